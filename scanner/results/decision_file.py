@@ -43,7 +43,9 @@ class WrongRows(Refused):
 
     def __init__(self, path: Path, faults: Sequence[str]) -> None:
         wrong = f"{counted(len(faults), 'row')} {'is' if len(faults) == 1 else 'are'} wrong"
-        super().__init__(f"{path}: nothing was recorded, since {wrong}: {faults[0]}; mend the file and give it again")
+        super().__init__(
+            f"{path}: nothing was recorded, since {wrong}: {faults[0]}; fix the file and run the command again"
+        )
         self.faults = faults
 
 
@@ -88,8 +90,8 @@ def record_file(results: str, rate: float, path: Path) -> FileOutcome:
     missing = {decision_id: line for decision_id, line in lines.items() if decision_id not in recorded_ids}
     flags = _find_flags(results, rate, {line.decision.id for line in missing.values()})
     faults = [
-        f"line {line.number}: field 'id' = {line.decision.id!r}: no flag of this id stands; `brickscan export` prints "
-        "the ids of flags, and a text that changed since has another one"
+        f"line {line.number}: field 'id' = {line.decision.id!r}: there is no flag with this id; `brickscan export` "
+        "prints the ids of flags, and the id changes when the text changes"
         for line in missing.values()
         if line.decision.id not in flags
     ]
@@ -112,7 +114,7 @@ def _read_lines(path: Path) -> list[_Line]:
         WrongRows: a row is no decision, or contradicts another.
     """
     if path.suffix not in (".csv", ".jsonl"):
-        raise Refused(f"{path}: a name that ends in .csv or .jsonl is needed, which says how the file is read")
+        raise Refused(f"{path}: the name must end in .csv or .jsonl, which says how the file is read")
     try:
         text = read_named(path, MOST_BYTES).decode("utf-8-sig")
     except OSError as error:
@@ -121,7 +123,7 @@ def _read_lines(path: Path) -> list[_Line]:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise Refused(f"{path}: line {line} is not UTF-8; save the file as UTF-8") from None
     if "\0" in text:
-        raise Refused(f"{path}: line {text[: text.index(chr(0))].count(chr(10)) + 1} holds a null character")
+        raise Refused(f"{path}: line {text[: text.index(chr(0))].count(chr(10)) + 1} contains a null character")
     lines, faults = list[_Line](), list[str]()
     for number, fields in _csv_rows(path, text) if path.suffix == ".csv" else _json_rows(text):
         if len(lines) + len(faults) == MOST_ROWS:
@@ -152,7 +154,7 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, str] | str
             if len(cells) == len(header):
                 yield reader.line_num, dict(zip(header, cells, strict=True))
             elif cells:
-                yield reader.line_num, f"{len(cells)} cells, and the header names {len(header)}"
+                yield reader.line_num, f"{len(cells)} cells, but the header has {len(header)} columns"
     except csv.Error as error:
         raise Refused(f"{path}: line {reader.line_num}: {error}; quote cells as spreadsheets do") from None
 
@@ -181,15 +183,15 @@ def _json_rows(text: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
             fields = json.loads(line, object_pairs_hook=_fields_once)
             yield number, fields if isinstance(fields, dict) else "an object {…} is needed"
         except RecursionError:
-            yield number, "lists or objects stand in one another too deeply"
+            yield number, "lists or objects are nested too deeply"
         except ValueError as error:
-            yield number, f"is no JSON object: {error}"
+            yield number, f"is not a JSON object: {error}"
 
 
 def _fields_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        raise ValueError("a field stands twice")
+        raise ValueError("a field occurs twice")
     return fields
 
 
@@ -204,7 +206,7 @@ def _decision(fields: Mapping[str, Any]) -> Decision:
     except ValidationError as error:
         raise ValueError(explain_error(error, Decision)) from None
     if decision.decided_at is not None and decision.decided_at > datetime.now(UTC) + CLOCKS_DIFFER:
-        raise ValueError(f"field 'decided_at' = '{decision.decided_at.isoformat()}': lies in the future")
+        raise ValueError(f"field 'decided_at' = '{decision.decided_at.isoformat()}': is in the future")
     return decision
 
 
@@ -216,8 +218,8 @@ def _contradictions(lines: Sequence[_Line]) -> Iterator[str]:
         if earlier.decision.decision != decision.decision:
             yield (
                 f"line {line.number}: {decision.decided_by!r} decided {decision.decision} on {decision.id}, and "
-                f"{earlier.decision.decision} in line {earlier.number}; nobody can tell which one is newer: give each "
-                "its time in decided_at"
+                f"{earlier.decision.decision} in line {earlier.number}; it is unknown which one is newer: give the "
+                "time of each in decided_at"
             )
 
 
@@ -255,6 +257,6 @@ def _changed_since(results: str, recorded_lines: Mapping[str, _Line]) -> Iterato
         if newest["decision"] != row["decision"]:
             yield (
                 f"line {untimed[row['decision_id']].number}: {row['decision']} was recorded before, and "
-                f"{printable(row['decided_by'], 60)} decided {newest['decision']} since, which stands; if this is a "
-                "new decision, give its time in decided_at"
+                f"{printable(row['decided_by'], 60)} has since decided {newest['decision']}, which counts; if this is "
+                "a new decision, give its time in decided_at"
             )

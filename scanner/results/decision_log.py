@@ -72,7 +72,7 @@ class NewDecision:
         if not _ID.fullmatch(self.decision_id):
             raise Refused(f"decision_id {self.decision_id[:40]!r}: 32 hexadecimal digits are allowed; reload the page")
         if not self.decided_by.strip() or len(self.decided_by) > LONGEST_NAME:
-            raise Refused(f"decided_by: a name of 1 to {LONGEST_NAME} characters is asked; give one by --by")
+            raise Refused(f"decided_by: a name of 1 to {LONGEST_NAME} characters is needed; give one with --by")
         if self.decision not in set(ReviewDecision):
             raise Refused(f"decision {self.decision[:40]!r}: allowed are {', '.join(ReviewDecision)}")
         if len(self.note) > LONGEST_NOTE:

@@ -46,9 +46,9 @@ def lost_head(registry: str, results: str) -> str | None:
         return None
     scan = newest[0]
     return (
-        f"registry {registry}: is older than its own results in {results}, or another: scan {scan['scan_id']} of "
-        f"{scan['started_at']:%Y-%m-%d %H:%M} UTC wrote down the head {scan['users_head']}, which its users table "
-        "never had. So it would name other users than it should: put back the registry that the scan had, or its "
+        f"registry {registry}: is older than its own results in {results}, or is a different registry: scan "
+        f"{scan['scan_id']} of {scan['started_at']:%Y-%m-%d %H:%M} UTC recorded the head {scan['users_head']}, which "
+        "this users table never had. It might name the wrong users: restore the registry that the scan used, or its "
         "newest backup"
     )
 
@@ -136,8 +136,8 @@ def _parse_events(text: str) -> dict[str, ShownUpTo]:
         return {key_id: ShownUpTo(int(number), str(head)) for key_id, (number, head) in parse_json(text).items()}
     except (ValueError, TypeError, AttributeError):
         raise Refused(
-            f"results: table shards: a row has events = {text[:200]!r}; number and SHA-256 of an event stand there by "
-            "key, as scans write them: put the table back from a copy"
+            f"results: table shards: a row has events = {text[:200]!r}; number and SHA-256 of an event by key are "
+            "expected: restore the table from a copy"
         ) from None
 
 
@@ -153,11 +153,11 @@ def refuse_changed_since(registry: str, results: str, scan_id: str, began: Recor
         verify_since(registry, began)
         other = _other_holders(registry, results, scan_id, max(events for events, _ in began.checkpoints))
         if other is not None:
-            raise Refused(f"registry {registry}: {other}, so that workers had another registry")
+            raise Refused(f"registry {registry}: {other}, so workers had a different registry")
     except (Refused, TableError) as changed:
         raise ScanFailed(
-            f"{changed}. It was changed while this scan ran: use no flag of it, and scan its input again into another "
-            "folder"
+            f"{changed}. It was changed while this scan ran: do not use any of its flags, and scan the input again "
+            "into another folder"
         ) from None
 
 
@@ -189,7 +189,7 @@ def _other_holders(registry: str, results: str, scan_id: str, events: int) -> st
     if not wrong_rows:
         return None
     first = f"message {wrong_rows[0]['message']} of key {wrong_rows[0]['key_id']}"
-    return f"of {len(wrong_rows):,} messages, such as {first}, rows say another user"
+    return f"for {len(wrong_rows):,} messages, for example {first}, rows have a different user"
 
 
 def _on_record(results: str) -> Record:

@@ -349,11 +349,11 @@ def redate(results: str, scan_id: str, night: date) -> str:
     """
     rows = ask(results, lambda: read_whole(results, "scans").filter(scan_id=scan_id).collect()).to_dicts()
     if not rows:
-        raise Refused(f"scan {scan_id!r}: no scan of that id has ended; `brickscan status` lists them")
+        raise Refused(f"scan {scan_id!r}: no finished scan has that id; `brickscan status` lists scans")
     if rows[0]["filter_sha256"] is not None:
         raise Refused(
-            f"scan {scan_id}: it left out n-grams by the filter of {rows[0]['night']}, which another date does not "
-            "have; scan the files again into a new folder of results, under the right --date"
+            f"scan {scan_id}: it left out n-grams with the filter of {rows[0]['night']}, which does not apply to "
+            "another date; scan the files again into a new folder of results, with the right --date"
         )
     for name in ("shards", "scans"):  # `scans` last: its row shows that everything is done
         rewrite(results, name, partial(_redated, name, scan_id, f"{night}"))

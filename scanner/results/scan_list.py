@@ -193,12 +193,13 @@ def reasons_of_silent(
         finished = f"scan {scan['scan_id']} finished {counted(scan['documents'], 'document')} of this night and "
         if scan["scan_id"] in nights:
             red.append(
-                f"{finished}`scans` dates it {nights[scan['scan_id']]}: a `brickscan redate` was interrupted, and must "
+                f"{finished}`scans` dates it {nights[scan['scan_id']]}: a `brickscan redate` was interrupted and must "
                 "be run again, or somebody changed the table `scans`"
             )
         elif scan["scan_id"] not in judged:
             amber.append(
-                f"{finished}wrote no end: it runs still, or its process was killed, and nobody went on with it"
+                f"{finished}did not record an end: it is still running, or its process was killed and the scan was "
+                "never continued"
             )
     return red, amber
 
@@ -316,9 +317,11 @@ def _refuse_unwritable(folder: Path) -> None:
     """
     nearest = next(above for above in (folder, *folder.parents) if above.exists())
     if not nearest.is_dir():
-        raise Refused(f"results: {nearest} is no folder; name another folder in `results`")
+        raise Refused(f"results: {nearest} is not a folder; name another folder in `results`")
     if not os.access(nearest, os.W_OK | os.X_OK):
-        raise Refused(f"results: nothing can be written in {nearest}; change who may, or name another in `results`")
+        raise Refused(
+            f"results: cannot write into {nearest}; change its permissions, or name another folder in `results`"
+        )
 
 
 EXAMPLES_TOLD = 3

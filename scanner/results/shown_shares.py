@@ -30,7 +30,7 @@ class ShownShare(NamedTuple):
 def shown_in_words(key_id: str, shown: int, positions: int) -> str:
     """Write which share of the positions was left out under a key, and whether it is time for a new one."""
     share = shown / max(positions, 1)
-    said = f"under {key_id}, {share:.1%} of the positions were left out, since claims showed their seeds"
+    said = f"under {key_id}, {share:.1%} of the positions were left out because claims showed their seeds"
     return f"{said}; make a new key, and retire this one" if share >= MOST_SHOWN else said
 
 

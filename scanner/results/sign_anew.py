@@ -40,10 +40,12 @@ def faults_of_tables(results: str) -> Mapping[str, Fault | None]:
         Refused: there are no results and none were signed, or no audit secret can be read.
     """
     signer = _signer(results)
-    missing, gone = signer.missing_tables(), "was signed, and is gone"
+    missing, gone = signer.missing_tables(), "was signed but no longer exists"
     if missing and missing == signer.signed_tables():
         if signer.lie_here():
-            gone += ": if you moved these results, first run `brickscan sign` where they lie now, or they are refused"
+            gone += (
+                ": if you moved these results, first run `brickscan sign` at their new place, or they will be refused"
+            )
         return dict.fromkeys(missing, Fault(gone, is_gone=True))
     faults: dict[str, Fault | None] = dict.fromkeys(missing, Fault(gone, is_gone=True))
     # include all signed tables: one may be taken away while they are listed
@@ -54,7 +56,7 @@ def faults_of_tables(results: str) -> Mapping[str, Fault | None]:
             tells_place = name == there[-1] and not any(faults.values())  # consent to another fault notes the place too
             faults[name] = _fault_of(results, name, signer, tells_place=tells_place)
         except ScanFailed as error:
-            faults[name] = Fault(f"{error}: put its folder back from a copy")
+            faults[name] = Fault(f"{error}: restore its folder from a copy")
     return faults
 
 
@@ -83,10 +85,10 @@ def _fault_of(results: str, name: str, signer: Signer, *, tells_place: bool) -> 
     except (Refused, TableError) as error:
         faults.append(str(error))
     if name in signer.off_record:
-        faults.append("the registry knows nothing of these results, so it may not be the newest")
+        faults.append("the registry has no record of these results, so it may not be the newest")
 
     if tells_place and (place := signer.last_place()) is not None:
-        faults.append(f"these results were last signed at {place}, and are taken to lie here from now on")
+        faults.append(f"these results were last signed at {place}; this is their place from now on")
 
     # 2. compare its files and transactions with the signature
     wrong = () if ours is None else signer.wrong_digests(table, name, ours, transactions)
@@ -95,13 +97,14 @@ def _fault_of(results: str, name: str, signer: Signer, *, tells_place: bool) -> 
     # 3. check the content of its files
     if changed:
         faults.append(
-            f"the content of {counted(len(changed), 'file')}, as {next(iter(changed))}, is not what was written"
+            f"the content of {counted(len(changed), 'file')}, for example {next(iter(changed))}, was changed after it "
+            "was written"
         )
     lost = [file_name for file_name in changed if _rows_in(name, _content(results, name, file_name)) is None]
     if lost:
         faults.append(
-            f"the rows of {len(lost)} of its files, as {lost[0]}, cannot be read, and are given up for good: put the "
-            "files back from a copy, or scan the input again elsewhere"
+            f"the rows of {len(lost)} of its files, for example {lost[0]}, cannot be read, and signing gives them up "
+            "for good: restore the files from a copy, or scan the input again elsewhere"
         )
     return Fault("; ".join(faults), state=state) if faults else None
 
@@ -130,7 +133,7 @@ def give_up(results: str, name: str) -> None:
     """
     signer = _signer(results)
     if signer.signed_tables() and name not in signer.missing_tables():
-        raise Refused(f"results: table {table_uri(results, name)}: is there again, and is not given up")
+        raise Refused(f"results: table {table_uri(results, name)}: exists again, so it is not given up")
     signer.give_up(name)
 
 
@@ -154,8 +157,8 @@ def sign_anew(results: str, name: str, state: str) -> int:
     """
     signer, kept_table = _signer(results), KeptTable(table_uri(results, name))
     changed_since = TableError(
-        f"results: table {table_uri(results, name)}: was changed since it was looked at: look again, with "
-        "`brickscan sign --dry-run`, at what you consent to"
+        f"results: table {table_uri(results, name)}: was changed since it was checked: run `brickscan sign --dry-run` "
+        "again to see what you consent to"
     )
     for _ in attempts(f"commits to {table_uri(results, name)}"):
         table, actions = kept_table.now(), list[AddAction | RemoveAction]()
@@ -272,4 +275,4 @@ def _content(results: str, name: str, file_name: str) -> pa.Buffer | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise Refused(f"results: {location} cannot be read ({error}): put it back from a copy first") from None
+        raise Refused(f"results: {location} cannot be read ({error}): restore it from a copy first") from None

@@ -377,7 +377,8 @@ def try_to_commit(
             raise
     elif signature_of(table) is not None:
         raise Refused(
-            f"results: table {place_of(table)} is signed, and changed only by who can sign it: {unchecked(results)}"
+            f"results: table {place_of(table)} is signed and can only be changed by a process that can sign it: "
+            f"{unchecked(results)}"
         )
     signed = [] if signature is None else signature.as_transactions()
     properties = CommitProperties(max_commit_retries=0, app_transactions=[*transactions, *signed])
@@ -390,7 +391,7 @@ def try_to_commit(
             return False
         why, next_commit = in_a_line(error), f"{place_of(table)}/_delta_log/{table.version() + 1:020d}.json"
         if os.path.lexists(next_commit) and not os.path.isfile(next_commit):  # readers ignore such an entry
-            why = f"{next_commit} is no file, and stands where the next commit belongs: delete it"
+            why = f"{next_commit} is not a file but has the name of the next commit: delete it"
         raise ScanFailed(f"results: table {table.table_uri} cannot be written: {why}") from None
     if signer is not None and signature is not None:
         signer.commit_done(table, name, signature, anew=anew is not None and follows == NO_NUMBER)
@@ -407,8 +408,8 @@ def _refuse_vectors(table: DeltaTable) -> None:
         is_changed = has_vectors(table) or any(batch.num_rows for batch in table.deletion_vectors())
     if is_changed:
         raise TableError(
-            f"results: table {place}: its log has vectors of deleted rows, which brickscan never writes, so somebody "
-            "changed it: put the table back from a copy"
+            f"results: table {place}: its log has deletion vectors, which brickscan never writes, so somebody changed "
+            "it: restore the table from a copy"
         )
 
 
@@ -468,8 +469,8 @@ def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
                 put_aside(table_uri(results, name))
                 signer.give_up(name)
             raise Refused(
-                f"{why}. It keeps signatures of other tables, and would not know these for the newest: "
-                "make them where the registry can be written"
+                f"{why}. It has signatures of other tables and could not record these tables as the newest: create "
+                "them where the registry can be written"
             )
         _log.warning("%s", why)
 
@@ -496,7 +497,7 @@ def _open_or_make(results: str, name: str, signer: Signer | None, end: float) ->
         if signer is None or not signer.is_new(table, name):
             return table, False
         put_aside(uri)
-        _log.warning("results: table %s is empty and nobody's: it was put aside, and is made anew", uri)
+        _log.warning("results: table %s is empty and unsigned: it was moved aside and will be created again", uri)
     elif signer is not None:
         signer.refuse_unsigned_results()
     else:
@@ -513,7 +514,9 @@ def _open_or_make(results: str, name: str, signer: Signer | None, end: float) ->
         if not try_to_commit(results, table_made, name, [], []):
             there = load_table(uri)
             if id_of(there) == id_of(table_made) and signature_of(there) is None:
-                raise TableError(f"results: table {uri}: somebody wrote to it while it was made: delete its folder")
+                raise TableError(
+                    f"results: table {uri}: somebody wrote to it while it was being created: delete its folder"
+                )
             # this process was paused, and another one put its table aside and made a new one
             return _open_or_make(results, name, signer, time.monotonic() + SECONDS_OF_A_MAKER)
     return table_made, signer is not None
@@ -524,7 +527,8 @@ def _refuse_signed_results(results: str, name: str) -> None:
     for uri in (table_uri(results, other) for other in SCHEMAS if other != name):
         if DeltaTable.is_deltatable(uri) and signature_of(open_table(uri)) is not None:
             raise Refused(
-                f"results: table {table_uri(results, name)} is not made, since others are signed: {unchecked(results)}"
+                f"results: table {table_uri(results, name)} is not created, because other tables are signed: "
+                f"{unchecked(results)}"
             )
 
 
@@ -550,8 +554,8 @@ def refuse_other(table: DeltaTable, name: str) -> None:
     version = version_of(table)
     if version != VERSION:
         raise TableError(
-            f"results: table {place_of(table)}: has version {version}, of an earlier brickscan, and this one writes "
-            f"{VERSION}; move the tables on with `brickscan migrate scan.toml`, which changes no row"
+            f"results: table {place_of(table)}: has version {version} of an earlier brickscan, but this one writes "
+            f"{VERSION}; upgrade the tables with `brickscan migrate scan.toml`, which does not change any row"
         )
     refuse_other_form(table, name, VERSION)
 
@@ -572,7 +576,7 @@ def refuse_other_form(table: DeltaTable, name: str, version: int) -> None:
     schemas = [deltalake.Schema.from_arrow(pa.schema(fields_of(name, each))) for each in (version, VERSION)]
     if table.schema() not in schemas:
         raise TableError(
-            f"results: table {table.table_uri} has other columns than this version writes; give another folder"
+            f"results: table {table.table_uri} does not have the columns that this version writes; give another folder"
         )
     metadata, protocol, place = table.metadata(), table.protocol(), place_of(table)
     made, found = {TABLE_VERSION: str(version)} | properties_of(name), metadata.configuration
@@ -582,14 +586,14 @@ def refuse_other_form(table: DeltaTable, name: str, version: int) -> None:
         commands = [f"UNSET TBLPROPERTIES ({', '.join(map(repr, strange))})"] if strange else []
         commands += [f"SET TBLPROPERTIES ({', '.join(f'{k!r} = {v!r}' for k, v in wrong.items())})"] if wrong else []
         raise TableError(
-            f"results: table {place}: something else than brickscan changed its properties "
-            f"{', '.join([*strange, *wrong])}: put the table back from a copy, or have a program such as Spark run "
+            f"results: table {place}: something other than brickscan changed its properties "
+            f"{', '.join([*strange, *wrong])}: restore the table from a copy, or have a program such as Spark run "
             + ", ".join(f"`ALTER TABLE delta.`{place}` {command}`" for command in commands)
         )
     if metadata.partition_columns or (protocol.min_reader_version, protocol.min_writer_version) != _PROTOCOL:
         raise TableError(
-            f"results: table {place}: something else than brickscan changed its protocol or partitions, as for "
-            "vectors of deleted rows, which are not read: put the table back from a copy"
+            f"results: table {place}: something other than brickscan changed its protocol or partitions, for example "
+            "to use deletion vectors, which are not supported: restore the table from a copy"
         )
 
 
@@ -608,8 +612,8 @@ def open_results_table(results: str, name: str) -> DeltaTable:
     except Refused:
         if is_there:  # commits may not be read, or only what deltalake passes over is left of them
             raise TableError(
-                f"results: table {table_uri(results, name)}: is there, and no commit of its log can be read: somebody "
-                "changed it, or you may not read it. Put the table back from a copy"
+                f"results: table {table_uri(results, name)}: exists, but no commit of its log can be read: somebody "
+                "changed it, or you do not have permission to read it. Restore the table from a copy"
             ) from None
         raise
     refuse_other(table, name)
@@ -651,8 +655,8 @@ def faults_named(results: str) -> Iterator[None]:
         yield
     except (OSError, DeltaError, pl.exceptions.ComputeError) as error:
         raise ScanFailed(
-            f"results: {results} cannot be read: {in_a_line(error)[:300]}; look whether all of it is there and may be "
-            "read, and put back what is missing from a copy"
+            f"results: {results} cannot be read: {in_a_line(error)[:300]}; check that it is complete and readable, "
+            "and restore missing files from a copy"
         ) from error
 
 
@@ -680,8 +684,8 @@ def _refuse_changed(results: str, signer: Signer) -> None:
 
 
 def _unscanned(results: str, name: str) -> TableError:
-    why = "its log has transactions of shards that no scan scanned, so somebody changed it"
-    return TableError(f"results: table {table_uri(results, name)}: {why}: put the table back from a copy")
+    why = "its log has transactions of shards that were never scanned, so somebody changed it"
+    return TableError(f"results: table {table_uri(results, name)}: {why}: restore the table from a copy")
 
 
 def append_scan(results: str, row: Mapping[str, object]) -> None:

@@ -42,7 +42,7 @@ def checked_rows(results: str, name: str, file_names: Sequence[str]) -> pl.LazyF
                 content = read_file(results, name, file_name)
             except OSError as error:
                 raise ScanFailed(
-                    f"results: {location} cannot be read: {in_a_line(error)}; put it back from a copy"
+                    f"results: {location} cannot be read: {in_a_line(error)}; restore it from a copy"
                 ) from None
             rows = pl.read_parquet(
                 io.BytesIO(content), columns=columns, schema=schema, missing_columns="insert", use_statistics=False

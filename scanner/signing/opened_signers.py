@@ -75,11 +75,11 @@ def unchecked(results: str) -> str | None:
     if isinstance(signer, str):
         return signer
     if signer is not None and signer.unsigned:
-        return f"nobody signed {', '.join(sorted(signer.unsigned))}: `brickscan sign` does"
+        return f"{', '.join(sorted(signer.unsigned))} is not signed: `brickscan sign` signs it"
     if signer is not None and signer.off_record:
         names, is_kept = ", ".join(sorted(signer.off_record)), signer.record.is_kept()
-        hint = "`brickscan sign` takes them as they are" if is_kept else "it keeps no signatures: let it be written"
-        return f"the registry knows nothing of these results, so {names} may not be the newest: {hint}"
+        hint = "`brickscan sign` takes them as they are" if is_kept else "it cannot record signatures: make it writable"
+        return f"the registry has no record of these results, so {names} may not be the newest: {hint}"
     return None
 
 
@@ -101,5 +101,8 @@ def keep_signatures(results: str) -> str | None:
         if isinstance(signer, Signer):
             signer.record.keep()
     except ScanFailed as error:
-        return f"{error}. Until it can be, nobody sees that tables of {results} were put back to an earlier state"
+        return (
+            f"{error}. Until it can be written, nothing shows whether tables of {results} were restored to an earlier "
+            "state"
+        )
     return None

@@ -111,7 +111,7 @@ class Digester:
         self.secret = self._hmac("secret") % (1 << _BITS)
 
     def __reduce__(self) -> str:
-        raise TypeError("what holds the audit secret is not pickled: open it where it is needed")
+        raise TypeError("objects with the audit secret are never pickled: open them where they are needed")
 
     def hmac_of_file(self, table: DeltaTable, name: str, facts: FileFacts) -> int:
         """Return the HMAC of a file of a table."""

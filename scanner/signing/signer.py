@@ -33,11 +33,11 @@ _VERDICTS = "verdicts"
 """The table that all results of scans have. At a new place it is asked first which results are there."""
 
 _PUT_BACK = (
-    "Believe nothing of it: put the table back from a copy that fits, or scan its input again into another folder. "
-    "What you did yourself, `brickscan sign` takes as it is"
+    "Do not trust its rows: restore the table from a matching copy, or scan its input again into another folder. If "
+    "you made the change yourself, `brickscan sign` accepts it"
 )
 
-_IF_MOVED = "if you moved them, `brickscan sign` or the next commit takes note"
+_IF_MOVED = "if you moved them, `brickscan sign` or the next commit records the new place"
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class Signer:
         self._files_sums: dict[str, tuple[Counter[FileFacts], int]] = {}  # by table id: files, sum of HMACs
 
     def __reduce__(self) -> str:
-        raise TypeError("what holds the audit secret is not pickled: open it where it is needed")
+        raise TypeError("objects with the audit secret are never pickled: open them where they are needed")
 
     def sign(
         self,
@@ -142,8 +142,8 @@ class Signer:
         """
         if self.record.is_kept():
             raise TableError(
-                f"results: registry {self.record.registry} knows nothing of those in {self.record.location}, so they "
-                "may not be the newest. If they are the right ones, `brickscan sign` takes them as they are"
+                f"results: registry {self.record.registry} has no record of those in {self.record.location}, so they "
+                "may not be the newest. If they are the right ones, `brickscan sign` accepts them as they are"
             )
         entries = []
         for name, table in self._tables_here().items():
@@ -184,7 +184,7 @@ class Signer:
             results = secrets.randbits(63)
             if others := self.record.locations():
                 where = self.record.location, ", ".join(others)
-                _log.warning("results: begun anew in %s; the registry knows those of %s", *where)
+                _log.warning("results: started over in %s; the registry knows those of %s", *where)
         return self._signature_as_it_is(table, name, NO_NUMBER, results, {})
 
     def _signature_by_consent(
@@ -380,9 +380,9 @@ class Signer:
             where = entries[0].location
             elsewhere = "" if where == self.record.location else f", last in {where}"
             raise TableError(
-                f"results: table {uri}: was signed{elsewhere}, and is gone. Look whether all of "
-                "its disk is there, and put it back from a copy. If you deleted it, run `brickscan sign` with the "
-                "scan's configuration, which gives it up"
+                f"results: table {uri}: was signed{elsewhere} but no longer exists. Check that its disk is mounted, "
+                "and restore it from a copy. If you deleted it, run `brickscan sign` with the scan's configuration, "
+                "which gives it up"
             )
         return bool(there)
 
@@ -447,9 +447,9 @@ class Signer:
             return self._may_be_unsigned(table, name, transactions)
         if not self.has_signed(signature):
             raise TableError(
-                f"{where}: was signed under another audit secret than that of registry {self.record.registry}: name "
-                "the registry of its scans, or put its audit secret back. If `brickscan keys audit-secret` was "
-                "interrupted, call it again: it holds each table against the secret that it was signed under"
+                f"{where}: was not signed under the audit secret of registry {self.record.registry}: name the "
+                "registry of its scans, or restore its audit secret. If `brickscan keys audit-secret` was "
+                "interrupted, run it again: it checks each table against the secret that it was signed under"
             )
 
         newest = self.record.newest(signature.results, name, id_of(table))
@@ -484,7 +484,7 @@ class Signer:
             yield _what_changed(table)
         done = None if transactions is None else self._digest_of_transactions(table, name, signature, transactions)
         if done not in (None, signature.transactions):
-            yield "its log has other transactions than brickscan committed"
+            yield "its log has transactions that brickscan did not commit"
 
     def _fault(self, table: DeltaTable, name: str, signature: Signature | None) -> str | None:
         """Return why a table does not belong to its results, or is older than their newest state. None: no fault."""
@@ -493,7 +493,7 @@ class Signer:
             return None if here is None else self.record.fault(here, name, id_of(table), None)
         if here not in (None, ours.results):
             last = self.record.place_of(ours.results) or "a place that the registry does not know"
-            return f"it was signed among other results, last at {last}, and put here"
+            return f"it was signed as part of other results, last at {last}, and was put here later"
         carried = Carried(ours.number, ours.earlier, ours.known)
         fault = self.record.fault(ours.results, name, id_of(table), carried)
         if fault == UNFOLLOWED:
@@ -589,8 +589,9 @@ def _changed(table: DeltaTable, fault: str) -> TableError:
 def unsigned(table: DeltaTable) -> TableError:
     """Return the error for reading from, or committing to, a table that was never signed."""
     return TableError(
-        f"results: table {place_of(table)}: nobody signed it, so anybody may have written it. If it is yours, as of "
-        "scans under a registry that had no audit secret, `brickscan sign` takes it as it is; else name another folder"
+        f"results: table {place_of(table)}: it is not signed, so anybody may have written it. If it is yours, for "
+        "example from scans under a registry without an audit secret, `brickscan sign` accepts it as it is; otherwise "
+        "name another folder"
     )
 
 
@@ -608,7 +609,7 @@ def _what_changed(table: DeltaTable) -> str:
         if commit.get("operation") in _NEVER_OURS:
             return (
                 f"its files are not those that brickscan committed, and its log has {commit['operation']} by "
-                f"{commit.get('engineInfo', 'another program')}. If you ran that, and nothing else was changed, run "
+                f"{commit.get('engineInfo', 'another program')}. If you ran that and nothing else changed, run "
                 "`brickscan sign` with the scan's configuration, and use `brickscan compact` from then on"
             )
     return "its files are not those that brickscan committed, so somebody changed it"

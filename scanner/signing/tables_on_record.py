@@ -122,7 +122,7 @@ class TablesOnRecord:
     def _refuse_gone(self, *, is_there: bool) -> None:
         if self._was_read and not is_there:
             raise ScanFailed(
-                f"registry: the signatures that {self.registry} kept are gone: look whether its disk is there"
+                f"registry: the signatures that {self.registry} kept are missing: check that its disk is mounted"
             )
 
     def keep_now_and_then(self) -> None:

@@ -61,9 +61,9 @@ def read_strictly(raw: bytes) -> Any:  # noqa: ANN401
     except UnicodeDecodeError:
         raise ValueError("is no UTF-8") from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"is no JSON: {error}") from None
+        raise ValueError(f"is not JSON: {error}") from None
     except RecursionError:
-        raise ValueError("lists or objects stand in one another too deeply") from None
+        raise ValueError("lists or objects are nested too deeply") from None
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -71,9 +71,9 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(names) < len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"the name {twice!a} stands twice in an object")
+        raise ValueError(f"the name {twice!a} occurs twice in an object")
     return names
 
 
 def _refuse_constant(word: str) -> object:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not a JSON number")

@@ -163,8 +163,8 @@ def read_file(results: str, name: str, file_name: str) -> pa.Buffer:
     data = read_whole_file(location)
     if sha256_in(file_name) not in (None, hashlib.sha256(data).hexdigest()):
         raise TableError(
-            f"results: {location}: its content is not what brickscan wrote, so somebody changed it. Believe "
-            "nothing of it: put the file back from a copy, or scan its input again into another folder"
+            f"results: {location}: its content is not what brickscan wrote, so somebody changed it. Do not trust it: "
+            "restore the file from a copy, or scan its input again into another folder"
         )
     return data
 

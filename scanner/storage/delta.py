@@ -150,15 +150,15 @@ def version_of(table: DeltaTable) -> int:
     uri = place_of(table)
     version = table.metadata().configuration.get(TABLE_VERSION)
     if version is None or version in map(str, range(FIRST_VERSION)):
-        raise TableError(f"table {uri}: {MADE_BEFORE}, and is read no more; name another folder")
+        raise TableError(f"table {uri}: {MADE_BEFORE}, and is no longer supported; name another folder")
     if not _WRITTEN_VERSION.fullmatch(version):
         raise TableError(
-            f"table {uri}: has version {version[:20]!r}, which brickscan never writes, so somebody changed it: put the "
-            "table back from a copy"
+            f"table {uri}: has version {version[:20]!r}, which brickscan never writes, so somebody changed it: "
+            "restore the table from a copy"
         )
     if version not in map(str, range(FIRST_VERSION, VERSION + 1)):
         raise TableError(
-            f"table {uri}: has version {version}, of a newer brickscan; install that one, since this reads "
+            f"table {uri}: has version {version} of a newer brickscan; install that brickscan, since this one reads "
             f"version {VERSION}"
         )
     return int(version)
@@ -176,7 +176,9 @@ def attempts(subject: str) -> Iterator[None]:
     for attempt in range(COMMIT_ATTEMPTS):
         yield
         time.sleep(0.01 * attempt)
-    raise ScanFailed(f"results: {COMMIT_ATTEMPTS} {subject} failed, since others committed first; run again later")
+    raise ScanFailed(
+        f"results: {COMMIT_ATTEMPTS} {subject} failed because other processes committed first; run again later"
+    )
 
 
 def load_table(uri: str, version: int | None = None) -> DeltaTable:
@@ -226,8 +228,8 @@ def _local_log(uri: str) -> str | None:
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 
 _OTHER_CHECKPOINT = (
-    "it is a checkpoint in parts, or of another form, which brickscan never writes, so somebody changed it: put the "
-    "table back from a copy"
+    "it is a checkpoint in parts, or of another form, which brickscan never writes, so somebody changed it: restore "
+    "the table from a copy"
 )
 
 
@@ -253,7 +255,7 @@ def _refuse_endless_file(path: str, uri: str) -> None:
             status = os.stat(path)
             refuse_special(status.st_mode, path)
             if status.st_size > _MOST_READ_WHOLE:
-                raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, and some thousand are usual")
+                raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, but a few thousand are usual")
     except OSError as error:
         raise TableError(f"table {uri}: _delta_log/{Path(path).name}: {error.strerror}: delete it") from None
 
@@ -273,13 +275,13 @@ def open_table(uri: str) -> DeltaTable:
         raise Refused(f"results: there is no table {uri} yet; {first} first, or name another folder") from None
     except ValueError as error:  # columns or types in the log differ from those of its checkpoint or files
         raise TableError(
-            f"results: table {uri}: its log contradicts itself ({in_a_line(error)}), so somebody changed it: put the "
-            "table back from a copy"
+            f"results: table {uri}: its log contradicts itself ({in_a_line(error)}), so somebody changed it: restore "
+            "the table from a copy"
         ) from None
     except DeltaError as error:
         raise ScanFailed(
-            f"results: table {uri} cannot be read: {in_a_line(error)[:300]}; look whether all of it is there and may "
-            "be read, and put back what is missing from a copy"
+            f"results: table {uri} cannot be read: {in_a_line(error)[:300]}; check that it is complete and readable, "
+            "and restore missing files from a copy"
         ) from None
     version_of(table)
     return table

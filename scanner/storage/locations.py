@@ -52,8 +52,8 @@ def filesystem_of(location: str) -> "tuple[fs.FileSystem, str]":
     except (pa.ArrowException, ValueError) as error:
         address = location.partition("?")[0]  # the part after it may contain a secret
         raise Refused(
-            f"{address!r} is no path that can be read: {str(error).replace(location, address)}; "
-            "allowed: plain paths and URIs of filesystems that pyarrow knows (file, s3, gs, hdfs, abfs)"
+            f"{address!r} is not a path that can be read: {str(error).replace(location, address)}; allowed: plain "
+            "paths and URIs of filesystems that pyarrow knows (file, s3, gs, hdfs, abfs)"
         ) from None
     return filesystem, inner
 
@@ -91,12 +91,14 @@ def absolute(field: str, location: str, base: Path) -> str:
         path = str(base / location)
         if _ESCAPED.search(path):  # deltalake would use the tables of another folder (1.6.6)
             raise Refused(
-                f"{field}: {path!r} has a % before two hexadecimal digits, which Delta takes for one character; "
-                "all other names are allowed: rename that folder"
+                f"{field}: {path!r} has a % before two hexadecimal digits, which Delta decodes to one character; all "
+                "other names are allowed: rename that folder"
             )
         return path
     if "?" in location:
-        raise Refused(f"{field}: {location!r} holds options after a '?'; give them by the environment: AWS_REGION, …")
+        raise Refused(
+            f"{field}: {location!r} has options after a '?'; set them in the environment instead: AWS_REGION, …"
+        )
     inner = filesystem_of(location)[1]
     return posixpath.normpath(inner) if location.startswith("file://") else location.rstrip("/")
 
@@ -134,7 +136,7 @@ def refuse_password(field: str, location: str) -> None:
     _, colon, after = urlsplit(location).netloc.rpartition(":")
     no_port = bool(colon) and "@" in location and not after.isdigit() and not after.endswith("]")
     if urlsplit(location).password is not None or no_port:
-        raise Refused(f"{field}: a URI holds a password; give it by the environment, since paths are stored")
+        raise Refused(f"{field}: a URI must not contain a password, since paths are stored; set it in the environment")
 
 
 MOST_SETTINGS = 2**24
@@ -160,12 +162,12 @@ def read_named(path: Path | str, max_bytes: int = MOST_SETTINGS) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError:  # a null character in the path
-        raise OSError(errno.EINVAL, "this cannot be a path") from None
+        raise OSError(errno.EINVAL, "this is not a valid path") from None
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         refuse_special(status.st_mode, path)
         if status.st_size > max_bytes:
-            raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, and {max_bytes:,} are allowed")
+            raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes; {max_bytes:,} are allowed")
         try:
             return file.read()
         except MemoryError:
@@ -197,7 +199,7 @@ def parse_json(text: str | bytes) -> Any:  # noqa: ANN401
     try:
         return json.loads(text)
     except RecursionError:
-        raise ValueError("lists or objects stand in one another too deeply") from None
+        raise ValueError("lists or objects are nested too deeply") from None
 
 
 _OTHERS = stat.S_IRWXO
@@ -380,7 +382,7 @@ def delete_files(location: str, choose: Callable[[Mapping[str, float]], Iterable
                         changed_at[name] = status.st_mtime
             names = {*choose(changed_at)}
             if not os.path.samestat(os.fstat(descriptor), os.stat(folder)):
-                raise OSError(errno.ESTALE, "another folder came in its place, so that nothing was deleted")
+                raise OSError(errno.ESTALE, "another folder replaced it, so nothing was deleted")
             for name in names:
                 with suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=descriptor)
@@ -407,7 +409,7 @@ def put_aside(location: str) -> None:
         Refused: it is on another machine, where nothing is renamed in one step.
     """
     if is_uri(location):
-        raise Refused(f"{location}: is a table that nobody finished, as where a scan was killed: delete its folder")
+        raise Refused(f"{location}: is an unfinished table, perhaps of a scan that was killed: delete its folder")
     folder = Path(location)
     folder.rename(folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.unfinished"))
 
@@ -415,9 +417,7 @@ def put_aside(location: str) -> None:
 def refuse_link(location: str) -> None:
     """Raise Refused for a local folder that is a link, because writes and deletions in it would happen elsewhere."""
     if os.path.islink(real := location.removeprefix("file://")):
-        raise Refused(
-            f"{real}: is a link, and its files are another folder's: put the folder itself there, or mount it"
-        )
+        raise Refused(f"{real}: is a link to files in another folder: put the folder itself there, or mount it")
 
 
 def refuse_links_of_table(uri: str) -> None:

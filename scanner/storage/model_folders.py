@@ -30,23 +30,23 @@ def check_model_folder(folder: Path, named: str) -> None:
         Refused: it is so, it holds no model, or a file of settings cannot be read.
     """
     if not (folder / "config.json").is_file():
-        raise Refused(f"{named}: no config.json in it; name a folder that `save_pretrained` has written")
+        raise Refused(f"{named}: no config.json in it; name a folder written by `save_pretrained`")
     if (folder / "adapter_config.json").is_file():
         raise Refused(
-            f"{named}: holds an adapter of a model that lies elsewhere; merge the two and save them in a folder of "
-            "their own"
+            f"{named}: has an adapter for a model that is elsewhere; merge the two and save the result in a separate "
+            "folder"
         )
     settings = {name: _settings(folder / name, named) for name in _SETTINGS if (folder / name).is_file()}
     for name, fields in settings.items():
         for key, value in _fields(fields):
             if key == "auto_map" and value:
-                raise Refused(f"{named}: {name} names code (auto_map), which is never run; take a model without")
+                raise Refused(f"{named}: {name} names code (auto_map), which is never run; use a model without it")
             if key == "quantization_config" and value:
-                raise Refused(f"{named}: {name} has quantised weights, which are not read; save it without")
+                raise Refused(f"{named}: {name} has quantised weights, which are not supported; save it unquantised")
             if key.endswith(("_implementation", "_implementation_internal")) and not _is_torch_kernel(value):
                 raise Refused(
                     f"{named}: {name} asks for the kernel {printable(str(value), 60)!r} ({printable(key, 40)}), which "
-                    "may come from a hub; take the field out"
+                    "may come from a hub; remove the field"
                 )
     explicit = settings["config.json"].get("transformers_weights")
     indexes = {file.name: _settings(file, named) for file in sorted(folder.glob("*.index.json")) if file.is_file()}
@@ -56,15 +56,15 @@ def check_model_folder(folder: Path, named: str) -> None:
         weights += [(name, file) for file in (files.values() if isinstance(files, dict) else [files])]
     for name, file in weights:
         if not isinstance(file, str):
-            raise Refused(f"{named}: {name} does not say where weights are; save the model anew")
+            raise Refused(f"{named}: {name} does not say where weights are; save the model again")
         if Path(file).name != file:
             raise Refused(
-                f"{named}: {name} names weights outside of its folder, such as {printable(file)!r}; put all files of "
+                f"{named}: {name} names weights outside its folder, for example {printable(file)!r}; put all files of "
                 "the model into one folder"
             )
     if not explicit and not any((folder / name).is_file() for name in _WEIGHTS):
         others = sorted(file.name for ends in ("bin", "pt", "pth", "ckpt", "gguf") for file in folder.glob(f"*.{ends}"))
-        what = f"; {printable(others[0], 60)} is not read" if others else ""
+        what = f"; {printable(others[0], 60)} is not supported" if others else ""
         raise Refused(f"{named}: no {_WEIGHTS[0]} in it{what}; save the model as safetensors (`save_pretrained`)")
 
 
@@ -76,7 +76,7 @@ def _settings(file: Path, named: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
-        raise Refused(f"{named}: {file.name} is no JSON object; save the model anew")
+        raise Refused(f"{named}: {file.name} is not a JSON object; save the model again")
     return fields
 
 

@@ -44,13 +44,13 @@ def read_toml_text(path: str, text: str, model: type[Model]) -> Model:
     """Read the text of a TOML file into a model. Raises Refused as `read_toml` does, naming `path`."""
     if long := _LONG_KEY.search(text):
         line = text.count("\n", 0, long.start()) + 1
-        raise Refused(f"{path}: a key in line {line} has more than {MOST_PARTS} parts; none has more than three")
+        raise Refused(f"{path}: a key in line {line} has more than {MOST_PARTS} parts; no key needs more than three")
     try:
         return model.model_validate(_with_tuples(tomllib.loads(text.replace("\r\n", "\n"))))
     except ValidationError as error:
         raise Refused(f"{path}: {explain_error(error, model)}") from None
     except RecursionError:
-        raise Refused(f"{path}: lists or sections stand in one another too deeply; none needs more than four") from None
+        raise Refused(f"{path}: lists or sections are nested too deeply; at most four levels are needed") from None
     except (ValueError, OverflowError) as error:  # numbers of thousands of digits too
         raise Refused(f"{path}: is not valid TOML: {str(error).partition(';')[0]}") from None
 
@@ -73,7 +73,7 @@ def _explain(model: type[BaseModel], item: ErrorDetails, within: str) -> str:
         allowed = _fields_at(model, item["loc"])
         return f"field '{where}' is unknown{did_you_mean(str(item['loc'][-1]), allowed)}; allowed: {', '.join(allowed)}"
     if item["type"] == "missing" and where == "version":
-        return f"{MADE_BEFORE}; if all in it is right today, put the line `version = {VERSION}` at its top"
+        return f"{MADE_BEFORE}; if everything in it is still right, put the line `version = {VERSION}` at its top"
     if item["type"] == "missing":
         return f"field '{where}' is missing"
     hidden = model.model_config.get("hide_input_in_errors") or isinstance(item["input"], dict)

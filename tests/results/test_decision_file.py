@@ -113,7 +113,7 @@ LATER = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"id": "brickscan-" + "0" * 32}, r"line 2: field 'id' = 'brickscan-0+': no flag of this id stands"),
+        ({"id": "brickscan-" + "0" * 32}, r"line 2: field 'id' = 'brickscan-0+': there is no flag with this id"),
         ({"id": "doc-1"}, "field 'id' = 'doc-1'"),
         ({"decision": "confirm"}, r"'decision' = 'confirm': .*'quoted'.*did you mean 'confirmed'"),
         ({"decided_by": "  "}, "'decided_by'"),
@@ -129,7 +129,7 @@ LATER = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
         ({"decided_at": "0001-01-01T00:00:00+14:00"}, "a time with its zone"),
         ({"decided_at": "1764000000"}, "a time with its zone"),
         ({"decided_at": 1764000000}, "a text is needed"),
-        ({"decided_at": LATER}, "lies in the future"),
+        ({"decided_at": LATER}, "is in the future"),
         ({"notes": "x"}, r"field 'notes' is unknown \(did you mean 'note'\?\); allowed: decided_at, "),
     ],
 )
@@ -148,11 +148,11 @@ def test_a_wrong_row_is_named_and_nothing_is_recorded(folder, wrong, said):
         ("id,decison,decided_by\n", r"names 'decison' \(did you mean 'decision'\?\); allowed are id, decision"),
         ("id;decision;decided_by\n", "separated by commas"),
         ("id,decision\n", "lacks decided_by"),
-        (f"id,decision,decided_by\n{IDS[0]},confirmed\n", "line 2: 2 cells, and the header names 3"),
+        (f"id,decision,decided_by\n{IDS[0]},confirmed\n", "line 2: 2 cells, but the header has 3"),
         (f"id,decision,decided_by\n{IDS[0]},confirmed,ruth,\n", "line 2: 4 cells"),
         (f'id,decision,decided_by\n{IDS[0]},confirmed,"ruth\n', "line 2: unexpected end of data"),
         (f"id,decision,decided_by\n{IDS[0]},,ruth\n", "line 2: field 'decision' is missing"),
-        (f"id,decision,decided_by\n{IDS[0]},confirmed,ru\0th\n", "line 2 holds a null character"),
+        (f"id,decision,decided_by\n{IDS[0]},confirmed,ru\0th\n", "line 2 contains a null character"),
         ("x" * 200_000, "line 1: field larger than field limit"),
     ],
 )
@@ -166,10 +166,10 @@ def test_a_wrong_table_is_refused(folder, text, said):
     ("line", "said"),
     [
         ("[1]", r"an object \{…\} is needed"),
-        ("{'id': 1}", "is no JSON object"),
-        ('{"id": "a", "id": "b"}', "a field stands twice"),
+        ("{'id': 1}", "is not a JSON object"),
+        ('{"id": "a", "id": "b"}', "a field occurs twice"),
         ("[" * 100_000, "too deeply"),
-        ('{"id": ' + "9" * 10_000 + "}", "line 2: is no JSON object"),
+        ('{"id": ' + "9" * 10_000 + "}", "line 2: is not a JSON object"),
     ],
 )
 def test_a_line_that_is_no_object_is_refused(folder, line, said):
@@ -179,7 +179,7 @@ def test_a_line_that_is_no_object_is_refused(folder, line, said):
 
 def test_a_file_of_another_kind_is_refused(folder, monkeypatch):
     for name, encoding, said in (
-        ("decisions.xlsx", "utf-8", "ends in .csv or .jsonl"),
+        ("decisions.xlsx", "utf-8", "end in .csv or .jsonl"),
         ("decisions.csv", "utf-16", "is not UTF-8"),
     ):
         with pytest.raises(Refused, match=said):
@@ -225,7 +225,7 @@ def test_the_command_tells_what_was_recorded(folder):
     assert call("decide", folder, "doc-0", "dismissed", "--by", "ruth")[0] == 0
     code, out, err = call("decide", folder, "--from", file)
     assert (code, out) == (0, f"{file}: 0 recorded, 2 recorded before\n")
-    assert f"{file}, line 1: confirmed was recorded before, and ruth decided dismissed since, which stands" in err
+    assert f"{file}, line 1: confirmed was recorded before, and ruth has since decided dismissed, which counts" in err
     assert "line 2" not in err
 
 
@@ -249,7 +249,7 @@ def test_a_row_that_was_recorded_needs_no_flag_any_more(folder):
 def test_a_decision_holds_for_the_text_that_was_flagged(folder):
     """A decision on a copy, or on a text that was put in the place of the flagged one, is another flag's."""
     changed = flag_id(FLAGS[0] | {"text_sha256": bytes([9]) * 32})
-    with pytest.raises(WrongRows, match="no flag of this id stands"):
+    with pytest.raises(WrongRows, match="no flag with this id"):
         record(folder, [row(0) | {"id": changed}])
     assert record(folder, [row(1)]) == (1, 0)
     assert [found[0] for found in recorded(folder)] == [1]

@@ -98,7 +98,7 @@ def test_a_decision_whose_answer_was_lost_is_not_made_twice(folder, flags, monke
     [
         ({"decision_id": "../../x"}, "32 hexadecimal digits"),
         ({"decision": "guilty"}, "confirmed, quoted, dismissed, unclear"),
-        ({"by": " "}, "give one by --by"),
+        ({"by": " "}, "give one with --by"),
         ({"by": "x" * 201}, "1 to 200"),
         ({"note": "x" * 4001}, "4,000 are allowed"),
     ],
@@ -180,7 +180,7 @@ def test_precision_counts_texts_with_exact_limits(folder, flags):
     standing = results.current_decisions(folder).collect()
     assert precision(standing) == Precision(0, 1, 1, 1)
     assert (
-        precision(standing).counts_in_words() == "0 right, 1 wrong; left out: 1 unclear and 1 on which deciders differ"
+        precision(standing).counts_in_words() == "0 right, 1 wrong; left out: 1 unclear and 1 on which reviewers differ"
     )
     assert precision(standing, [flags[2]]) == Precision(0, 1, 0, 0)
     assert precision(standing, []).in_words() == "not known"

@@ -164,7 +164,7 @@ def test_a_time_to_come_is_told_and_counts_as_now(night, own_registry, marked, p
     for row in newest(night).values():
         assert row["naming"] == "held_later"
         assert row["first_seen_at"] < row["scanned_at"]
-    assert "- 4 documents of a time to come, which counts as now" in out
+    assert "- 4 documents with a time in the future, which counts as now" in out
 
 
 @pytest.mark.costly

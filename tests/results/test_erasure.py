@@ -105,7 +105,7 @@ def test_one_who_gives_up_leaves_no_name_behind(named, monkeypatch):
     there = {path.name for path in Path(table_uri(named, "verdicts")).glob("*.parquet")}
     monkeypatch.setattr("scanner.storage.delta.COMMIT_ATTEMPTS", 2)
     monkeypatch.setattr(upkeep, "try_to_commit", lambda *_: False)
-    with pytest.raises(upkeep.ScanFailed, match="others committed first"):
+    with pytest.raises(upkeep.ScanFailed, match="other processes committed first"):
         erase_user(named, ["alice"])
     assert {path.name for path in Path(table_uri(named, "verdicts")).glob("*.parquet")} == there
 

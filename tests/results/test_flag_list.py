@@ -237,7 +237,7 @@ def test_an_alarm_over_any_copy_stands_beside_the_text(folder):
     found = newest(folder, 1.0, WantedFlags(), 20)
     assert found.rows.select("doc_id", "audit").rows() == [("doc-0", "alarm"), ("doc-2", "no alarm")]
     assert found.totals.alarmed == 1
-    assert "AUDIT ALARM: 1 document of scans" in call("flagged", folder)[1]
+    assert "AUDIT ALARM: 1 document from scans" in call("flagged", folder)[1]
 
 
 @pytest.mark.parametrize("by", ["user", "account", "text"])
@@ -373,11 +373,11 @@ def test_what_is_asked_wrongly_is_refused(flags, tmp_path):
 
 def test_nothing_that_was_asked_for(flags):
     assert call("flagged", flags, "--user", "nosuch")[1].splitlines() == [
-        "No flagged document is among those that were asked for.",
+        "No flagged document matches.",
         NOT_CHECKED,
     ]
     code, out, err = call("flagged", flags, "--user", "nosuch", "--format", "json")
-    assert (code, err.splitlines()) == (0, ["No flagged document is among those that were asked for.", NOT_CHECKED])
+    assert (code, err.splitlines()) == (0, ["No flagged document matches.", NOT_CHECKED])
     nothing = {"entries": 0, "documents": 0, "texts": 0, "unnamed": {}, "alarmed": 0, "canaries": 0, "pieces": 0}
     nothing |= {"expected_false": {"number": 0.0, "flags": 0, "reserved": 0, "by_chance": 0.0}}
     assert json.loads(out) == {"rows": [], **nothing}
@@ -463,10 +463,10 @@ def test_a_narrow_terminal_shows_what_tells_rows_apart(folder, monkeypatch):
     )
     lines = call("flagged", folder)[1].splitlines()
     assert lines[0].split() == ["scanned", "document", "account", "marked", "for", "key", "where"]
-    assert "p-value of all that is shown: less than 1 in a billion" in lines
+    assert "p-value of everything shown: less than 1 in a billion" in lines
     assert lines[1].split()[2:] == ["doc-0", "acct-0", "alice", "key", "…/a.parquet", "row", "0"]
     assert max(map(width, lines[:3])) <= 80
-    assert "audit of all that is shown: no alarm" in lines
+    assert "audit of everything shown: no alarm" in lines
     put(
         str(folder) + "-bad",
         [flag(0, 1), flag(1, 1), flag(2, 2, scan_id="bad", path="/in/b.parquet")],
@@ -477,7 +477,7 @@ def test_a_narrow_terminal_shows_what_tells_rows_apart(folder, monkeypatch):
     head = next(line for line in lines if line.startswith("scanned"))
     assert head.split()[-4:] == ["p-value", "audit", "copies", "where"]
     assert "account" not in head
-    assert "audit of all that is shown: no alarm" not in lines
+    assert "audit of everything shown: no alarm" not in lines
 
 
 def dates() -> dict[str, object]:
@@ -549,7 +549,7 @@ def test_a_person_who_is_named_like_a_canary_is_shown(folder):
     out = call("flagged", config)[1]
     assert {"doc-1", "doc-2"} <= set(out.split())
     assert "doc-0" not in out.split()
-    assert "1 canary text, found and named right, left out" in out
+    assert "1 canary text, found and named correctly, not shown" in out
     assert len(newest(folder, 1.0, WantedFlags(), None, canaries=[made]).rows) == 2
     assert [row["user_id"] for row in map(json.loads, call("export", config)[1].splitlines())] == [CANARY, PERSON]
     session = ReviewSession(Explainer(Path(config)), "eve")
@@ -578,7 +578,7 @@ def test_canaries_that_came_as_they_should_are_left_out_and_counted(folder):
     assert [line.split()[2] for line in lines[1:5]] == ["doc-1", "doc-2", "doc-3", "doc-4"]
     assert lines[5:7] == [
         "4 of 4 shown; 4 flagged documents, 4 distinct texts",
-        "2 canary texts, found and named right, left out (--canaries shows them)",
+        "2 canary texts, found and named correctly, not shown (--canaries shows them)",
     ]
     for arguments in (("--canaries",), ("--all",), ("--user", CANARY, "--user", "alice", "--user", "canary-me")):
         out = call("flagged", config, *arguments)[1]

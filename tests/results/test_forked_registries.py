@@ -107,7 +107,7 @@ def test_of_two_forks_that_scan_one_night_the_later_scan_of_either_is_refused(fo
     ended = []
 
     def scan_the_other(what: str) -> None:
-        if what.startswith("reading the footers") and not ended:
+        if what.startswith("reading file footers") and not ended:
             ended.append(call("scan", other)[0])
 
     night.scan(wait=scan_the_other)
@@ -115,7 +115,7 @@ def test_of_two_forks_that_scan_one_night_the_later_scan_of_either_is_refused(fo
     (row,) = read_whole(night.results, "flags").collect().filter(user_id="dave").to_dicts()
     assert row["doc_id"] == "second:0"  # the fork's scan was first, and names its own user
     code, _, err = call("flagged", night.config)
-    assert (code, "by who has another copy of the registry" in err) == (2, True)  # the fork signed what it committed
+    assert (code, "with another copy of the registry" in err) == (2, True)  # the fork signed what it committed
     assert call("sign", night.config, "--yes")[0] == 0  # whoever wants to read both takes the tables as they are
     answers = {
         "flagged": call("flagged", night.config),
@@ -130,7 +130,7 @@ def test_of_two_forks_that_scan_one_night_the_later_scan_of_either_is_refused(fo
     for door, (code, *texts) in answers.items():
         assert code == 0, (door, texts)
         assert not any("dave" in text for text in (*texts, *(pages if door == "report" else ()))), door
-    why = "nobody: the scan used another registry"
+    why = "nobody: the scan used a different registry"
     assert why in answers["flagged"][1]
     assert f"no user is named: {why[8:]}" in answers["explain"][1]
     exported = [json.loads(line) for line in answers["export"][1].splitlines()]
@@ -138,7 +138,7 @@ def test_of_two_forks_that_scan_one_night_the_later_scan_of_either_is_refused(fo
         ("alice", "named", ["alice"]),
         (None, "other_registry", []),
     ]
-    assert call("flagged", night.config, "--user", "dave")[1].startswith("No flagged document is among those")
+    assert call("flagged", night.config, "--user", "dave")[1].startswith("No flagged document matches")
     assert "dave" in call("flagged", other)[1]  # whom the fork gave the message
     with pytest.raises(Refused, match="is older than its own results"):
         night.scan()

@@ -169,7 +169,7 @@ def test_every_line_by_reason_has_at_most_120_columns(folder):
 def test_nothing_and_wrong_questions(folder, tmp_path):
     put(folder, [])
     assert call("quarantine", folder)[1] == f"Nothing is in quarantine.\n{NOT_CHECKED}\n"
-    nothing = "Nothing that was asked for is in quarantine."
+    nothing = "Nothing in quarantine matches."
     assert call("quarantine", folder, "--account", "x")[1] == f"{nothing}\n{NOT_CHECKED}\n"
     code, _, err = call("quarantine", folder, "--reason", "laziness")
     assert code == 2

@@ -169,7 +169,7 @@ def test_one_who_gives_up_leaves_no_file_behind(year, monkeypatch):
     there = files_in(year, "verdicts")
     monkeypatch.setattr(delta, "COMMIT_ATTEMPTS", 2)
     monkeypatch.setattr(upkeep, "try_to_commit", lambda _results, _table, name, *_: name != "verdicts")
-    with pytest.raises(ScanFailed, match="others committed first"):
+    with pytest.raises(ScanFailed, match="other processes committed first"):
         retain(year, expired_rows(year, cutoff(1)).scans, keep_flags=False)
     assert files_in(year, "verdicts") == there
 

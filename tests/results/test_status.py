@@ -76,7 +76,7 @@ def test_scans_newest_first_and_nothing_to_do(folder):
     assert [line.split()[0] for line in lines] == [f"s{i}" for i in range(5)]
     assert shown == "5 of 7 scans shown (--limit shows more)"
     assert not_checked == NOT_CHECKED
-    assert waiting == "night 2026-08-31 has too little to be held against: 1 earlier night, of 28"
+    assert waiting == "night 2026-08-31 has too little to be compared with: 1 earlier night, of 28"
     assert last == "nothing needs your attention"
     assert "7 of 7 scans shown\n" in call("status", folder, "--limit", 7)[1]
 
@@ -88,32 +88,35 @@ def test_every_exit_code_has_its_word():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"audit": "alarm", "exit_code": 3}, "Use no flag of this scan. The registry was changed while it ran"),
-        ({"audit": "possible framing"}, "possible framing: texts of few accounts carry messages that nobody holds"),
+        ({"audit": "alarm", "exit_code": 3}, "Use no flag of this scan. The registry was changed while the scan ran"),
+        ({"audit": "possible framing"}, "possible framing: texts of a few accounts carry messages that no user holds"),
         ({"exit_code": 4, "quarantined": 0}, "scan s0: nothing was read"),
-        ({"exit_code": 4, "files_quarantined": 1}, "scan s0: more could not be read than the configuration allows; "),
+        (
+            {"exit_code": 4, "files_quarantined": 1},
+            "scan s0: more files could not be read than the configuration allows; ",
+        ),
         (
             {"audit": "no decoys", "too_short": 0},
             "the registry has no audit secret (`brickscan keys audit-secret`), or",
         ),
         (
             {"audit": "no decoys", "documents": 5, "too_short": 3},
-            "it scored no document; all that it read was too short",
+            "it scored no document: everything it read was too short",
         ),
         (
             {"audit": "no decoys", "documents": 9, "filtered": 4},
-            "it scored no document; all that it read was too short, made so by the filter",
+            "it scored no document: everything it read was too short, too short after the filter",
         ),
         ({"values_not_read": 1200}, "1,200 documents have an id, account or time that cannot be read"),
-        ({"keys_left_out": ["hug"]}, "scan s0 scored no text under key hug: run `brickscan scan --check` to learn why"),
+        ({"keys_left_out": ["hug"]}, "scan s0 scored no text under key hug: run `brickscan scan --check` to see why"),
         ({"exit_code": 130, "shards": 9}, "interrupted by Ctrl-C, 5 of 9 shards left: run the same command again"),
         ({"exit_code": 143, "shards": 0}, "ended by SIGTERM: run the same command again"),  # while files were listed
         (
             {"level_shards_left": 3},
             "scan s0: its night is not final: the model has not read 3 shards; run the same command",
         ),
-        ({"exit_code": 1}, "failed: mend what it said and run it again"),
-        ({"exit_code": 2}, "refused: mend what it said and run it again"),
+        ({"exit_code": 1}, "failed: fix what it reported and run it again"),
+        ({"exit_code": 2}, "refused: fix what it reported and run it again"),
     ],
 )
 def test_what_needs_attention(folder, changes, said):
@@ -147,7 +150,7 @@ def test_a_scan_that_was_killed_or_runs_is_told(folder):
     put(folder, [ended(1)], [*shards_of(0, 3), *shards_of(1, 4)])
     (hand,) = hands(folder)
     assert hand.startswith("scan s0 finished 3 shards, the last at 2026-08-31 03:01:00Z, ")
-    assert "ago, and wrote no end: it runs still, or its process was killed (SIGKILL" in hand
+    assert "ago, but did not record an end: it is still running, or its process was killed (SIGKILL" in hand
     (only,) = json.loads(call("status", folder, "--format", "json")[1])["rows"]
     assert only["scan_id"] == "s1"
 
@@ -158,7 +161,7 @@ def test_what_is_in_quarantine_is_told_with_the_command_that_shows_it(folder):
         folder, [ended(0)], shards_of(0, 4), (filled(QUARANTINE, row=None, **about), filled(QUARANTINE, row=2, **about))
     )
     see = f"`brickscan quarantine {folder} --group-by document`"
-    assert hands(folder) == [f"1 whole file could not be read: {see} names them and says why"]
+    assert hands(folder) == [f"1 whole file could not be read: {see} lists them and says why"]
 
 
 def test_csv(folder):

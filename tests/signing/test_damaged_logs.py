@@ -100,7 +100,7 @@ def put_a_loop_in_the_place_of_its_log(folder: str) -> None:
 def test_who_asks_whether_a_table_is_there_is_told_that_its_folder_cannot_be_read(signed, damage):
     """So ask most commands first, and showed where in the code it failed."""
     damage(signed)
-    with pytest.raises(ScanFailed, match=r"cannot be read.*put back what is missing"):
+    with pytest.raises(ScanFailed, match=r"cannot be read.*restore missing"):
         has_table(signed, "flags")
 
 
@@ -114,7 +114,7 @@ def test_no_table_is_made_that_the_registry_would_refuse_later(signed, own_secre
     decision = [(NewDecision(new_id(), "ruth", "app", "dismissed"), rows(signed).to_dicts()[0])]
     with monkeypatch.context() as patch:
         patch.setattr(tables_on_record, "append_signed_tables", cannot_be_written)
-        with pytest.raises(Refused, match="make them where the registry can be written"):
+        with pytest.raises(Refused, match="create them where the registry can be written"):
             record(signed, decision)
     assert not has_table(signed, "decisions")
     reopen(signed, own_secret)
@@ -153,7 +153,7 @@ def test_a_folder_that_became_a_link_stays_the_place_that_it_was(signed, own_sec
     shutil.move(signed, kept)
     Path(signed).symlink_to(other)
     reopen(signed, own_secret)
-    refused = "was signed, .*and is gone" if state == "empty" else "put back to an earlier state"
+    refused = "was signed.*but no longer exists" if state == "empty" else "restored to an earlier state"
     for ask in (lambda folder: flagged_texts_of(folder, ["alice"]), rows, refuse_changed_tables):
         with pytest.raises(TableError, match=refused):
             ask(signed)
@@ -169,7 +169,7 @@ def test_results_that_are_begun_beside_others_are_told(signed, own_secret, tmp_p
     folder = str(tmp_path / "new")
     reopen(folder, own_secret)
     open_tables(folder)
-    assert f"begun anew in {folder}; the registry knows those of {signed}" in caplog.text
+    assert f"started over in {folder}; the registry knows those of {signed}" in caplog.text
 
 
 @pytest.mark.costly
@@ -190,7 +190,9 @@ def test_who_cannot_sign_makes_no_table_beside_signed_ones(signed):
     """As by a decision on a folder of results: every later scan would refuse it, and its table with it."""
     decision = [(NewDecision(new_id(), "ruth", "app", "dismissed"), rows(signed).to_dicts()[0])]
     unnamed = str(shutil.move(signed, f"{signed}-unnamed"))
-    with pytest.raises(Refused, match="decisions is not made, since others are signed: no registry was named"):
+    with pytest.raises(
+        Refused, match="decisions is not created, because other tables are signed: no registry was named"
+    ):
         record(unnamed, decision)
     assert not has_table(unnamed, "decisions")
 

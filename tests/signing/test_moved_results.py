@@ -49,7 +49,7 @@ def test_moved_results_are_checked_and_go_on_at_every_place(decided, own_secret,
         assert (len(rows(str(there))), unchecked(str(there))) == (3 + number, None)
         add_row(str(there), 20 + number)
     reopen(str(places[1]), own_secret)
-    with pytest.raises(TableError, match=f"was signed, last in {decided}, and is gone"):
+    with pytest.raises(TableError, match=f"was signed, last in {decided} but no longer exists"):
         exist(str(places[1]))
 
 
@@ -59,7 +59,7 @@ def test_the_place_that_results_left_is_free_once_somebody_says_so(decided, own_
     reopen(moved, own_secret)
     add_row(moved, 20)
     reopen(decided, own_secret)
-    with pytest.raises(TableError, match="and is gone"):
+    with pytest.raises(TableError, match="but no longer exists"):
         open_tables(decided)
     consent(decided)
     assert keep_signatures(decided) is None
@@ -89,7 +89,7 @@ def test_a_table_that_did_not_come_along_is_missed(decided, own_secret, tmp_path
         lambda: open_tables(other, [name]),
         lambda: refuse_changed_tables(other),
     ):
-        with pytest.raises(TableError, match=rf"{name}: was signed, last in {decided}, and is gone"):
+        with pytest.raises(TableError, match=rf"{name}: was signed, last in {decided} but no longer exists"):
             ask()
     assert [each for each, fault in faults_of_tables(other).items() if fault is not None] == [name]
     consent(other)
@@ -145,7 +145,7 @@ def test_a_table_is_missed_where_the_path_leads_up_from_a_link(decided, own_secr
     shutil.rmtree(f"{decided}/{name}")
     reopen(up_from_a_link, own_secret)
     for ask in (lambda: has_table(up_from_a_link, name), lambda: refuse_changed_tables(up_from_a_link)):
-        with pytest.raises(TableError, match=f"{name}: was signed, and is gone"):
+        with pytest.raises(TableError, match=f"{name}: was signed but no longer exists"):
             ask()
     assert [each for each, fault in faults_of_tables(up_from_a_link).items() if fault is not None] == [name]
 
@@ -158,7 +158,7 @@ def test_a_table_of_other_results_is_told_where_the_path_leads_up_from_a_link(
     shutil.rmtree(f"{decided}/flags")
     shutil.copytree(f"{other}/flags", f"{decided}/flags")
     reopen(up_from_a_link, own_secret)
-    with pytest.raises(TableError, match=f"signed among other results, last at {other}"):
+    with pytest.raises(TableError, match=f"signed as part of other results, last at {other}"):
         rows(up_from_a_link)
 
 
@@ -190,8 +190,8 @@ def test_results_of_which_the_registry_knows_nothing_take_no_commit_beside_other
     assert keep_signatures(other) is None
     reopen(decided, before)
     assert len(rows(decided)) == 3
-    assert "knows nothing of these results, so flags may not be the newest" in str(unchecked(decided))
-    with pytest.raises(TableError, match=r"knows nothing of those in .*, so they may not be the newest"):
+    assert "has no record of these results, so flags may not be the newest" in str(unchecked(decided))
+    with pytest.raises(TableError, match=r"has no record of those in .*, so they may not be the newest"):
         add(decided, "later", [verdict(9)])
     take_as_it_is(decided, before)
     add(decided, "later", [verdict(9)])
@@ -221,7 +221,7 @@ def test_results_that_exchanged_places_are_taken_as_what_they_are(decided, own_s
         shutil.move(place, to)
     for place in (decided, other):
         reopen(place, own_secret)
-        with pytest.raises(TableError, match=r"it was signed among other results, last at .*, and put here"):
+        with pytest.raises(TableError, match=r"it was signed as part of other results, last at .*, and was put here"):
             refuse_changed_tables(place)
         take_as_it_is(place, own_secret)
     for entry in ("e", "f"):
@@ -257,7 +257,7 @@ def test_results_whose_clock_was_ahead_may_be_moved_to_and_fro(decided, own_secr
     shutil.rmtree(decided)
     shutil.move(other, decided)
     reopen(decided, own_secret)
-    with pytest.raises(TableError, match="was signed among other results"):  # they did not leave it since
+    with pytest.raises(TableError, match="was signed as part of other results"):  # they did not leave it since
         refuse_changed_tables(decided)
 
 
@@ -272,7 +272,7 @@ def test_no_consent_to_one_table_takes_others_that_come_meanwhile(decided, own_s
     assert shown.keys() == {"flags"}
     shutil.move(decided, tmp_path / "away")
     shutil.copytree(other, decided)
-    with pytest.raises(TableError, match="was changed since it was looked at"):
+    with pytest.raises(TableError, match="was changed since it was checked"):
         sign_anew(decided, "flags", shown["flags"].state)
 
     shutil.rmtree(decided)
@@ -287,14 +287,14 @@ def test_archived_results_and_those_begun_anew_at_their_place_are_both_checked(d
     archive = str(shutil.move(decided, str(tmp_path / "archive")))
     reopen(decided, own_secret)
     gone = {fault.why for fault in faults_of_tables(decided).values() if fault is not None}
-    assert all("first run `brickscan sign` where they lie now" in why for why in gone)
+    assert all("first run `brickscan sign` at their new place" in why for why in gone)
     reopen(archive, own_secret)
     (moved,) = (fault.why for fault in faults_of_tables(archive).values() if fault is not None)
-    assert moved == f"these results were last signed at {decided}, and are taken to lie here from now on"
+    assert moved == f"these results were last signed at {decided}; this is their place from now on"
     take_as_it_is(archive, own_secret)
     reopen(decided, own_secret)
     assert {fault.why for fault in faults_of_tables(decided).values() if fault is not None} == {
-        "was signed, and is gone"
+        "was signed but no longer exists"
     }
     consent(decided)
     assert keep_signatures(decided) is None
@@ -312,7 +312,7 @@ def test_another_audit_secret_asks_for_each_results_and_not_for_each_place(decid
     shutil.move(other, decided)
     take_as_it_is(decided, own_secret)
     code, _, err = call(*rotate, "file:secrets/new.secret")
-    assert (code, f"are not there: {decided}. Nothing was changed" in err) == (2, True), err
+    assert (code, f"are missing: {decided}. Nothing was changed" in err) == (2, True), err
     take_as_it_is(moved, own_secret)
     code, out, err = call(*rotate, "file:secrets/new.secret")
     assert (code, out.count("signed under file:secrets/new.secret")) == (0, 2), err
@@ -321,7 +321,7 @@ def test_another_audit_secret_asks_for_each_results_and_not_for_each_place(decid
 
     shutil.rmtree(moved)
     code, out, err = call(*rotate, "file:secrets/newer.secret", "--yes")
-    assert (code, f"{moved}: there are no results any more" in out) == (0, True), err
+    assert (code, f"{moved}: there are no results there any more" in out) == (0, True), err
     assert users(decided, own_secret) == (["carol"], None)
 
 

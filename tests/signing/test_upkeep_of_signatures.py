@@ -57,7 +57,7 @@ def test_another_audit_secret_goes_on_where_it_was_interrupted(signed, own_secre
     assert (code, "cannot be written" in err) == (1, True), err
     blocking.rmdir()
     reopen(signed, own_secret)
-    with pytest.raises(TableError, match=r"another audit secret.* was interrupted, call it again"):
+    with pytest.raises(TableError, match=r"the audit secret.* was interrupted, run it again"):
         refuse_changed_tables(signed)
 
     before = Path(shutil.copytree(signed, f"{signed}-before"))
@@ -89,7 +89,7 @@ def test_another_audit_secret_signs_moved_results_where_they_went_on(signed, own
     if went_on:
         assert (rows(moved).height, unchecked(moved)) == (3, None)
     else:
-        with pytest.raises(TableError, match="flags: was signed under another audit secret"):
+        with pytest.raises(TableError, match="flags: was not signed under the audit secret"):
             rows(moved)
 
 
@@ -105,7 +105,7 @@ def test_a_file_that_is_lost_is_given_up_by_who_says_so(signed, own_secret, how)
     reopen(signed, own_secret)
     fault = sign_anew.faults_of_tables(signed)["flags"]
     assert "the rows of 1 of its files" in str(fault)
-    assert "are given up for good" in str(fault)
+    assert "signing gives them up for good" in str(fault)
     assert consent(signed, "flags") == 1
     keep_signatures(signed)
     reopen(signed, own_secret)
@@ -152,7 +152,7 @@ def test_no_file_with_a_vector_that_the_protocol_does_not_state_is_merged_or_era
     leave_rows_out_by_a_vector(signed, protocol=False)
     for step in (lambda: upkeep.compact(signed), lambda: retention.erase_user(signed, ["alice"])):
         reopen(signed, own_secret)
-        with pytest.raises(TableError, match="flags: its log has vectors of deleted rows"):
+        with pytest.raises(TableError, match="flags: its log has deletion vectors"):
             step()
     reopen(signed, own_secret)
     assert sorted(rows(signed)["row"]) == [0, 2, 4]  # all as they were signed
@@ -243,14 +243,14 @@ def test_no_key_is_admitted_by_audits_that_may_be_older_than_the_one_that_failed
     shutil.rmtree(own_registry / "signed_tables")
     opened_signers._signers.clear()
     code, _, err = call("keys", "admit", "green", "--registry", own_registry, "--results", folder)
-    assert (code, "no key is admitted by audits in" in err, "audits may not be the newest" in err) == (
+    assert (code, " audits in" in err, "audits may not be the newest" in err) == (
         2, True, True,
     ), err  # fmt: skip
 
 
 def test_a_signer_of_the_secret_that_follows_is_not_taken_for_another(signed, own_secret):
     """What is signed under it stays so, however often the call is made."""
-    secret = b"another audit secret of 32 bytes"
+    secret = b"the audit secret of 32 bytes"
     for _ in range(2):
         sign_anew.refuse_changed_under(signed, str(own_secret), secret)
         sign_anew.sign_under(signed, str(own_secret), secret)
