@@ -51,7 +51,7 @@ _down_to = click.option(
     help="p-value to plan for: how many documents admit a key down to it",
 )
 _all = click.option("--all", "everything", is_flag=True, help="Undecided thresholds too")
-_show = click.option("--show-text", is_flag=True, help="Text of the n-grams that repeat, or that make keys hit")
+_show = click.option("--show-text", is_flag=True, help="Show the text of n-grams that repeat or that make keys hit")
 
 
 @click.command()
@@ -105,7 +105,7 @@ def calibrate_and_tell(
     audit = Audit.begin(plan.config_sha256, ", ".join(plan.locations), plan.config.seed, plan.config.family_error)
     began = time.monotonic()
     with (
-        when_interrupted("calibrate: nothing was written; run it again, from the start") as check,
+        when_interrupted("calibrate: nothing was written; run it again from the start") as check,
         contextlib.redirect_stdout(sys.stderr),  # Ray prints to stdout, where only the summary belongs
     ):
         counts = run_calibration(plan, f"{plan.results}/.tokens-{audit.audit_id}", StepProgress("calibrate", check))
@@ -134,10 +134,11 @@ def _why(rows: list[dict[str, Any]]) -> list[str]:
     if not law or wrong & law or not wrong & {"key", "key_messages"}:
         return []
     return [
-        "Under keys drawn for every document the law itself holds on this corpus. So either it contains text that "
-        "was marked with the key that fails (its hits then hardly fall with the threshold), or the key meets n-grams "
-        "too well that many of the texts share, as fillings of a template do (the details count them): leave these out "
-        "by a section [keys.filter], as scans do with `filter`, or admit another key."
+        "With fresh keys for every document, the law itself holds on this corpus. So either the corpus contains text "
+        "that was marked with the failing key (its hits then hardly fall with the threshold), or n-grams that many of "
+        "the texts share happen to score well under the key, as in texts filled in from one template (the details "
+        "count them): leave these n-grams out with a section [keys.filter], as scans do with `filter`, or admit "
+        "another key."
     ]
 
 
@@ -256,18 +257,18 @@ def admit(key_id: str, registry: Path, results: str, candidates: int | None, dow
     signer = signer_of(results)
     if signer is not None and "audits" in signer.unsigned:
         raise Refused(
-            f"results: nobody signed the audits in {results}, so anybody may have written them: as where a calibration "
-            "without [keys] was the first, which names no registry to sign with. Audit keys into a folder of their own"
+            f"results: the audits in {results} are not signed, so anybody may have written them, for example because "
+            "the first calibration had no [keys] and so no registry to sign with. Audit keys into a separate folder"
         )
     if signer is not None and "audits" in signer.off_record:
-        raise Refused(f"results: no key is admitted by audits in {results}: {unchecked(results)}")
+        raise Refused(f"results: audits in {results} cannot admit a key: {unchecked(results)}")
     passed = admission_of(key, rows, candidates, down_to)
     admit_key(registry, key_id, passed)
     tell(
         f"{key_id} passed audit {passed.audit_id}: its rate holds down to p = {passed.holds_down_to:g}"
         f"{'' if passed.filter is None else f', {in_words(passed.filter)}'}; "
         f"{passed.candidates} keys were tried"
-        + (f", so that its p-values are to be multiplied by {passed.candidates}" if passed.candidates > 1 else "")
+        + (f", so multiply its p-values by {passed.candidates}" if passed.candidates > 1 else "")
     )
 
 
@@ -280,7 +281,7 @@ def admit(key_id: str, registry: Path, results: str, candidates: int | None, dow
 def audit_secret(registry: Path, secret: str | None, yes: bool) -> None:
     """Change the secret that signs results and draws the decoy keys.
 
-    `keys new` makes one with a registry's first key. Whoever knows it could write text that hits the decoys, or sign
+    `keys new` makes one with a registry's first key. Anyone who knows it could write text that hits the decoys, or sign
     tables that they changed.
 
     With a new secret, all signed results are checked and signed again, so let no scan run meanwhile. If a table was
@@ -297,7 +298,7 @@ def audit_secret(registry: Path, secret: str | None, yes: bool) -> None:
         _sign_under(registry, secret, yes)
     tell(f"audit secret  {set_audit_secret(registry, secret)}")
     if (first := load_registry(registry).lasting_secret) is not None:
-        tell(f"keep {first}: filters of n-grams and windows of accounts are held against nights before by it")
+        tell(f"keep {first}: it is needed to match n-gram filters and account windows with earlier nights")
 
 
 def _sign_under(registry: Path, secret: str | None, yes: bool) -> None:
@@ -323,10 +324,9 @@ def _sign_under(registry: Path, secret: str | None, yes: bool) -> None:
     if gone and not yes:
         where = ", ".join(places[results] for results in gone)
         raise Refused(
-            f"audit secret: results were signed under it and are not there: {where}. Nothing was changed. "
-            "Put them back or mount them first; if they were moved, run `brickscan sign` where they lie now; if they "
-            "were deleted for good, give --yes, which gives them up. Should they come back, they are refused until "
-            "`brickscan sign` signs them"
+            f"audit secret: results that were signed under it are missing: {where}. Nothing was changed. Restore or "
+            "mount them first; if they were moved, run `brickscan sign` at their new place; if they were deleted for "
+            "good, --yes gives them up. If they come back, they are refused until `brickscan sign` signs them"
         )
     reference = make_audit_secret(registry, secret)
     later = read_secret(reference, registry)
@@ -339,7 +339,7 @@ def _sign_under(registry: Path, secret: str | None, yes: bool) -> None:
                 signer.give_up_results(results)
             if (why := keep_signatures(location)) is not None:
                 raise Refused(why)
-            tell(f"{location}: there are no results any more")
+            tell(f"{location}: there are no results there any more")
             continue
         tables = sign_under(location, str(registry), later)
         tell(f"{location}: {counted(tables, 'table')} signed under {reference}")
@@ -355,9 +355,9 @@ def publish_(file: Path, registry: Path | str) -> None:
     """Append the commitments of a registry's keys to FILE, a public list.
 
     Each line has a running number, the key's messages, the SHA-256 of its tokenizer and record, the head of what claims
-    showed, and a root over who holds its messages, which reveals nobody. Put the file where others see and copy it. Run
-    this after each `keys new` before anything is marked, after you add users, and after each `claim`. A list with
-    changed or missing lines is refused.
+    showed, and a root over the users of its messages, which reveals no names. Put the file where others see and copy
+    it. Run this after each `keys new` before anything is marked, after you add users, and after each `claim`. A list
+    with changed or missing lines is refused.
 
     \b
     Example:
@@ -379,8 +379,8 @@ def publish_(file: Path, registry: Path | str) -> None:
 def verify(file: Path, earlier: Path | None, registry: Path | str | None) -> int:
     """Check a public list of commitments: that nobody changed it, and how many keys it has.
 
-    Whoever believes a flag under one of these keys multiplies its p-value by their number, unless the scan corrected
-    for as many. Exit code 3: lines of the earlier copy are gone, or keys of the registry are missing.
+    To judge a flag under one of these keys, multiply its p-value by their number, unless the scan corrected for as
+    many. Exit code 3: lines of the earlier copy are gone, or keys of the registry are missing.
 
     \b
     Example:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     type=Day(),
     help="Date whose filter of n-grams applies, if CONFIG has one  [default: today, UTC]",
 )
-@click.option("--why", is_flag=True, help="Reasons why nothing was found, for each key without a find")
+@click.option("--why", is_flag=True, help="Explain, for each key without a match, why nothing was found")
 def check(
     config: Path | None,
     registry: str | None,
@@ -57,7 +57,8 @@ def check(
     of `brickscan init` does. p-values are corrected for all messages of all keys, whichever keys you ask about. Nothing
     is written.
 
-    Every find is computed again by a slow, separate path. If the two differ, nobody is named and the exit code is 3.
+    Every match is computed again by a slower, separate method. If the results differ, no user is named and the exit
+    code is 3.
 
     --why tries configurations close to each key's, other ways to read the text, and parts of it. Its answers are not
     flags. Don't show them to strangers: they would help to edit a text until no mark is left.
@@ -69,9 +70,9 @@ def check(
       brickscan check scan.toml --text post.txt --why
     """
     if (config is None) == (registry is None):
-        raise click.UsageError("Give CONFIG or --registry; one of the two.")
+        raise click.UsageError("Give either CONFIG or --registry.")
     if fpr is not None and config is not None:
-        raise click.UsageError("--fpr goes with --registry; CONFIG has a rate.")
+        raise click.UsageError("--fpr goes with --registry; CONFIG sets its own rate.")
     if date is not None and config is None:
         raise click.UsageError("--date goes with CONFIG; --registry has no filter.")
     from scanner.detection.one_text import TextCheck, check_text
@@ -148,8 +149,8 @@ def _reasons(
 def _filter_in_words(night_filter: "FilterOfNight") -> str:
     name = f"the filter {night_filter.sha256[:12]} of {night_filter.night}"
     if night_filter.is_empty:
-        return f"no n-gram is left out: {name} knows no earlier night"
-    return f"n-grams that {night_filter.scan_filter.texts} texts of earlier nights hold are left out, by {name}"
+        return f"no n-grams are left out: {name} has no earlier night"
+    return f"n-grams that occur in {night_filter.scan_filter.texts} texts of earlier nights are left out, by {name}"
 
 
 def _read(source: str) -> bytes:
@@ -159,7 +160,7 @@ def _read(source: str) -> bytes:
         return read_named(source, MOST_LIST)
     except OSError as error:
         raise Refused(
-            f"--text {source}: cannot be read ({error.strerror}); name a file, or - for what is piped"
+            f"--text {source}: cannot be read ({error.strerror}); name a file, or - for standard input"
         ) from None
 
 
@@ -183,7 +184,7 @@ def _line(row: Mapping[str, Any], admitted: bool, generator: str | None) -> tupl
     elif row["flagged"] and row["basis"] == "assumed":
         says, p = f"reads like its mark{device}, which anyone can make", chance
         if not admitted:
-            says, p = f"{says}; no audit showed that its p-values hold, and a scan refuses this key", "-"
+            says, p = f"{says}; no audit has shown that its p-values hold, so a scan refuses this key", "-"
     elif row["flagged"]:
         says, p = f"contains text marked for {marked_for(row)}", chance
     else:

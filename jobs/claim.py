@@ -58,8 +58,9 @@ def claim(config: Path, document: str, out: Path, published: Path | None, wait: 
     write(files, out)
     tell(
         f"claim: {out}; python -I check_claim.py {out} LIST HEAD checks it, without a secret",
-        "Now publish the head of the key's events (`brickscan keys publish`): it shows that none was left out.",
-        f"The script is {check_claim.__file__}; whoever checks takes it from a copy of brickscan that they trust.",
+        "Now publish the head of the key's events (`brickscan keys publish`): it shows that no event was left out.",
+        f"The script is {check_claim.__file__}; the person who checks should take it from a copy of brickscan that "
+        "they trust.",
     )
 
 
@@ -70,18 +71,21 @@ def _changes(prepared: "PreparedClaim") -> list[str]:
     about = f"claims about {prepared.where}, {what}: shows {seeds} of key {key.key_id}"
     doubt = [f"signatures of tables were not checked: {prepared.not_checked}"] if prepared.not_checked else []
     if prepared.event is not None:
-        return [*doubt, f"{about}, all of them by event {prepared.event} of an earlier claim; nothing new is shown"]
+        return [
+            *doubt,
+            f"{about}, all already shown by event {prepared.event} of an earlier claim; nothing new is shown",
+        ]
     asked_by = prepared.settings.asked_by
     return [
         *doubt,
-        *([] if asked_by is None else [f"who may ask for it, by your scan.toml: {printable(asked_by)}"]),
-        f"{about}, {prepared.newly:,} of which no claim showed before",
+        *([] if asked_by is None else [f"who may ask for it, according to your scan.toml: {printable(asked_by)}"]),
+        f"{about}, {prepared.newly:,} of them for the first time",
         *_doubt(prepared),
-        "for good: whoever holds the claim can mark these windows of words for anybody, and sees every message that is "
-        "marked in the text, strangers' too",
-        "so scans under the key leave these positions out from now on, in all texts, and nothing is marked there; once "
-        "5 % of what scans read is left out, it is time for a new key",
-        "an erasure takes the claim from our records, and not from who holds the folder",
+        "permanent: anyone who has the claim can mark these windows of words for any user, and sees every message "
+        "that is marked in the text, other users' too",
+        "so from now on scans under the key leave these positions out, in all texts, and nothing is marked there; "
+        "once 5 % of the positions are left out, it is time for a new key",
+        "an erasure removes the claim from your records, but not from anyone who has the folder",
     ]
 
 
@@ -92,6 +96,6 @@ def _doubt(prepared: "PreparedClaim") -> list[str]:
     if prepared.log10_p <= TRIED:
         return []
     without = "only to those who trust that you did not try many keys, since the key's record names no beacon"
-    after = "only where an auditor or a public log knew all your records before the beacon's value came"
+    after = "only if an auditor or a public log had all your records before the beacon's value was known"
     why = without if prepared.key.beacon_value is None else after
     return [f"log10 p of this claim is {prepared.log10_p:.1f}, above {TRIED:.0f}: it proves something {why}"]

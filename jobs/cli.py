@@ -47,7 +47,7 @@ _SECTIONS = {
         "vacuum": ("jobs.upkeep:vacuum", "Delete files that no table needs."),
         "retain": ("jobs.upkeep:retain", "Drop old nights."),
         "redate": ("jobs.upkeep:redate", "Correct the date of a scan's data."),
-        "migrate": ("jobs.upkeep:migrate", "Move tables of an earlier version on."),
+        "migrate": ("jobs.upkeep:migrate", "Upgrade tables of an earlier version."),
     },
     "Prove": {
         "probe": ("jobs.probe:probe", "Tell whether a server marks, and why not."),

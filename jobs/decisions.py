@@ -80,7 +80,7 @@ def login_name() -> str:
     "--from",
     "file",
     type=NamedPath(path_type=Path, dir_okay=False, exists=True),
-    help="File of decisions (.csv or .jsonl), in place of DOC and DECISION",
+    help="File of decisions (.csv or .jsonl), instead of DOC and DECISION",
 )
 def decide(
     results: str, document: str | None, decision: str | None, note: str | None, by: str | None, file: Path | None
@@ -101,7 +101,9 @@ def decide(
     """
     if file is not None:
         if any(value is not None for value in (document, decision, note, by)):
-            raise click.UsageError("--from goes without DOC, DECISION, --note and --by: the file has them in each row.")
+            raise click.UsageError(
+                "--from does not go with DOC, DECISION, --note or --by: the file has them in each row."
+            )
         _decide_from(results, file)
         return
     if document is None or decision is None:
@@ -138,7 +140,10 @@ def _decide_from(results: str, file: Path) -> None:
     complain(*(f"{file}, {line}" for line in outcome.changed_since))
     complain(*unchecked_notes(location.folder))
     if outcome.under_alarm:
-        complain(f"{outcome.under_alarm:,} of them on flags of scans whose audit alarmed: `brickscan status` says why")
+        complain(
+            f"{outcome.under_alarm:,} of them on flags of scans whose audit raised an alarm: `brickscan status` says "
+            "why"
+        )
 
 
 REVIEW_PORT = 8747
@@ -151,8 +156,8 @@ REVIEW_PORT = 8747
 def review(results: str, port: int, by: str | None) -> None:
     """Look at flags in a browser, one after the other, and decide on each.
 
-    Decisions are confirmed, quoted, dismissed, unclear and allowed. The app listens on 127.0.0.1 only, for whoever has
-    the address that it prints. It works by keyboard and without scripts. Several reviewers can each run their own.
+    Decisions are confirmed, quoted, dismissed, unclear and allowed. The app listens on 127.0.0.1 only, for anyone who
+    has the address that it prints. It works by keyboard and without scripts. Several reviewers can each run their own.
     Ctrl-C ends it; decisions are kept.
 
     \b
@@ -169,7 +174,7 @@ def review(results: str, port: int, by: str | None) -> None:
     server = ReviewServer(Explainer(location.config or location.folder), by or login_name(), port)
     tell(
         f"review: {server.address}",
-        f"as {printable(server.by)}; whoever has this address can see all flags and decide; Ctrl-C ends the app",
+        f"as {printable(server.by)}; anyone who has this address can see all flags and decide; Ctrl-C ends the app",
     )
     run_until_ended(server, "review")
 
@@ -183,7 +188,7 @@ _WITH_ACCOUNTS = ("verdict", "csv")
 @click.option("--format", "form", type=click.Choice(_EXPORTS), default="verdict", show_default=True)
 @since_option
 @until_option
-@click.option("--accounts", is_flag=True, help="Marked accounts in place of flags (verdict and csv)")
+@click.option("--accounts", is_flag=True, help="Marked accounts instead of flags (verdict and csv)")
 @click.option("--open", "undecided", is_flag=True, help="Only flags without a decision")
 def export(
     config: Path,
@@ -207,8 +212,8 @@ def export(
     """
     if accounts and (form not in _WITH_ACCOUNTS or undecided):
         raise click.UsageError(
-            f"--accounts goes with --format {' or '.join(_WITH_ACCOUNTS)}, and without --open: no decision is recorded "
-            "on an account."
+            f"--accounts goes with --format {' or '.join(_WITH_ACCOUNTS)}, and not with --open: decisions are not "
+            "recorded on accounts."
         )
     from scanner.evidence.explainer import Explainer
     from scanner.results.flags import WantedFlags
@@ -218,7 +223,9 @@ def export(
     explainer = Explainer(config)
     query = WantedFlags(since, until, state="open" if undecided else None)
     if of_trial(explainer.results):
-        raise Refused(f"results: {explainer.results} holds results of a trial, which no other system may have")
+        raise Refused(
+            f"results: {explainer.results} has results of a trial, which must not be exported to other systems"
+        )
     code = 0
     if accounts:
         _accounts(explainer, config, form, since, until)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from scanner.research.units import WrittenTexts
 
 _CONFIG = NamedPath(path_type=Path)
-_paper = click.option("--paper-size", is_flag=True, help="The paper's sizes, in place of the configured ones")
+_paper = click.option("--paper-size", is_flag=True, help="The paper's sizes instead of the configured ones")
 
 
 @click.command()
@@ -90,7 +90,7 @@ def evaluate_and_tell(config_file: Path, paper_size: bool) -> None:
     units = len(set(plan.units()))
     began = time.monotonic()
     with (
-        when_interrupted("evaluate: texts and answers that were finished are kept; run it again to go on") as check,
+        when_interrupted("evaluate: finished texts and answers are kept; run it again to continue") as check,
         contextlib.redirect_stdout(sys.stderr),
         cluster(config.cluster) as workers,
     ):
@@ -201,7 +201,7 @@ def error_rates(
     unmarked_texts, marked_texts = _read("--unmarked", unmarked), _read("--marked", marked)
     both = unmarked_texts.join(marked_texts, on="text", how="semi").height
     if both:
-        raise Refused(f"--unmarked and --marked: {both} texts stand in both; say of each whether it is marked")
+        raise Refused(f"--unmarked and --marked: {both} texts are in both; each text must be either marked or unmarked")
     decider = Decider(check)
     unmarked_texts, marked_texts = decider.measured(unmarked_texts), decider.measured(marked_texts)
     rewriter = None if model is None else Rewriter(model, int(hashlib.sha256(seed.encode()).hexdigest()[:8], 16))
@@ -246,7 +246,7 @@ def _read(option: str, paths: Sequence[Path]) -> "pl.DataFrame":
             names = ["text", *(name for name in COLUMNS if name in types)]
             for name in names:
                 if types[name].is_nested() or (name == "text" and types[name].is_numeric()):
-                    raise Refused(f"{option} {path}: column `{name}` is {types[name]}; texts are needed")
+                    raise Refused(f"{option} {path}: column `{name}` is {types[name]}; a text column is needed")
             frame = table.select(pl.col(names).cast(pl.String)).collect()
         except (pl.exceptions.PolarsError, OSError) as error:
             why = str(error).partition("\n")[0]
@@ -276,7 +276,7 @@ def _keys(check: "TextCheck") -> list[dict[str, Any]]:
 
 def _rules(check: "TextCheck") -> dict[str, Any]:
     rules, weights = check.rules, check.rules.weights
-    looks = {"the text without what hides a mark": weights.normalised, "parts of the text": weights.span}
+    looks = {"the text without characters that hide a mark": weights.normalised, "parts of the text": weights.span}
     stated = ("false_positive_rate", "misnaming_rate", "dedup", "min_scored", "keys_tested")
     values = (rules.false_positive_rate, rules.rates[1], rules.dedup, rules.min_scored, rules.keys_tested)
     return dict(zip(stated, values, strict=True)) | {

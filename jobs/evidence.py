@@ -46,7 +46,7 @@ _WIDEST = 100
 @click.option("--account", "is_account", is_flag=True, help="Account with this name, even if a document has it too")
 @click.option("--date", "night", type=Day(), help="Night of an account, as the date of its data  [default: the newest]")
 @click.option("--html", "page_file", type=NamedPath(path_type=Path), help="File to write as a web page")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object in place of text")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text")
 def explain(
     results: str,
     document: str,
@@ -71,7 +71,7 @@ def explain(
       brickscan explain scan.toml --account user-17 --date 2026-11-20
     """
     if page_file is not None and as_json:
-        raise click.UsageError("Give --html or --json; one of the two.")
+        raise click.UsageError("Give either --html or --json.")
     from scanner.evidence.explainer import Explainer
     from scanner.evidence.page import page
     from scanner.evidence.sentences import record_of
@@ -198,13 +198,13 @@ def _pair(line: list[tuple[str, str]]) -> Iterator[str]:
 @click.command()
 @click.argument("config", type=NamedPath(path_type=Path, dir_okay=False, exists=True))
 @click.argument("document", metavar="DOC")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object in place of text")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text")
 @click.option("--proof", "folder", type=NamedPath(path_type=Path), help="New folder for the expert who checks the flag")
 def replay(config: Path, document: str, as_json: bool, folder: Path | None) -> int:
     """Compute one verdict again and compare it with the recorded one, field by field.
 
     DOC is the id of a flagged document, or PATH:ROW. The text is read again and must be the one that was scanned. Score
-    and p-value come from a slow path that shares no code with the scan. Exit code 3: something differs.
+    and p-value come from a slower method that shares no code with the scan. Exit code 3: something differs.
 
     --proof writes what an expert needs who is given the secret: claim, text, tokens, tokenizer, and the key's public
     record. No file in it holds anything of the secret, and check_claim.py checks it without brickscan.
@@ -243,20 +243,26 @@ def replay(config: Path, document: str, as_json: bool, folder: Path | None) -> i
     ]
     tell(*columns([("field", "recorded", "computed again", "", ""), *rows]))
     if result.not_from_file is not None:
-        tell(f"The text is the one that the scan kept ({result.not_from_file}); what stood beside it is not compared.")
+        tell(
+            f"The text is the copy that the scan kept ({result.not_from_file}); the other columns of its row are not "
+            "compared."
+        )
     if result.unchecked is not None:
         tell(f"signatures of tables were not checked: {result.unchecked}")
     if folder is not None and not result.evidence_equal:
-        tell(f"no claim is written to {folder}: a verdict that comes out differently is none to prove")
+        tell(f"no claim is written to {folder}: the verdict comes out differently, so there is nothing to prove")
     elif folder is not None:
         from scanner.evidence import check_claim
 
         tell(f"claim: {folder}; python -I check_claim.py {folder} SECRET_FILE LIST HEAD checks it")
-        tell(f"The script is {check_claim.__file__}; whoever checks takes it from a copy of brickscan that they trust.")
+        tell(
+            f"The script is {check_claim.__file__}; the person who checks should take it from a copy of brickscan "
+            "that they trust."
+        )
     if result.equal:
-        tell("The verdict comes out equal.")
+        tell("The verdict comes out the same.")
     elif result.evidence_equal:
-        tell("The evidence comes out equal; whose the message is does not: look at `brickscan users verify`.")
+        tell("The evidence comes out the same, but the message's user does not: see `brickscan users verify`.")
     else:
         tell("The verdict comes out DIFFERENTLY: do not use this flag.")
     return 0 if result.equal else 3

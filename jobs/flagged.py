@@ -47,7 +47,7 @@ def most_shown(limit: int | None, *, everything: bool) -> int | None:
         UsageError: both `--limit` and `--all` are given.
     """
     if everything and limit is not None:
-        raise click.UsageError("Give --limit or --all; one of the two.")
+        raise click.UsageError("Give either --limit or --all.")
     return None if everything else limit or ROWS_BY_DEFAULT
 
 
@@ -112,7 +112,7 @@ def _several(name: str, kind: str) -> Callable[[Callable[..., None]], Callable[.
 @click.command()
 @results_argument
 @limit_option
-@click.option("--all", "everything", is_flag=True, help="Every document on a line of its own, canaries too")
+@click.option("--all", "everything", is_flag=True, help="Each document on its own line, canaries included")
 @click.option("--canaries", is_flag=True, help="Texts of canaries too")
 @since_option
 @until_option
@@ -142,7 +142,7 @@ def flagged(
     """List the newest flagged documents, and the users their text was marked for.
 
     Give the scan's CONFIG, or the folder or URI of its RESULTS. Copies of one text share a line. Each line says how the
-    audit of its scan ended: after an alarm, believe no flag until you know the cause.
+    audit of its scan ended: after an alarm, do not trust any flag until you know the cause.
 
     A flag says that a document contains text marked for a user. It does not say who wrote or posted it: text is quoted,
     translated and spliced.
@@ -218,7 +218,7 @@ def _show_narrow(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     show_table(
         [head[column] for column in indices], [[line[column] for column in indices] for line in lines], narrowest
     )
-    return [f"{name} of all that is shown: {usual[name]}" for name in ("p-value", "audit") if name in constant_columns]
+    return [f"{name} of everything shown: {usual[name]}" for name in ("p-value", "audit") if name in constant_columns]
 
 
 _NARROWEST = {"document": 6, "account": 6, "marked for": 18, "key": 5, "where": 12}
@@ -274,11 +274,11 @@ def _footer(flags: "FlagList", location: Results, query: "WantedFlags", *, liste
     listed: whether flags are listed, not sums.
     """
     totals = flags.totals
-    hidden = f"{counted(totals.canaries, 'canary text')}, found and named right, left out (--canaries shows them)"
+    hidden = f"{counted(totals.canaries, 'canary text')}, found and named correctly, not shown (--canaries shows them)"
     canaries = [hidden] if totals.canaries else []
     if not totals.documents:
         if any(value not in ((), None, "") for value in query):
-            return ["No flagged document is among those that were asked for.", *canaries]
+            return ["No flagged document matches.", *canaries]
         return ["No other document is flagged.", *canaries] if canaries else [_nothing(location.folder)]
     more = " (--limit or --all shows more)" if totals.entries > len(flags.rows) else ""
     folded = listed and totals.entries < totals.documents
@@ -300,8 +300,8 @@ def _alarm(flags: "FlagList", results: str) -> Iterator[str]:
     from scanner.controls.alarms import advise_on_scan
 
     yield (
-        f"AUDIT ALARM: {counted(flags.totals.alarmed, 'document')} of scans whose audit alarmed. Use none of these "
-        "flags; `brickscan status` says why, and what to do."
+        f"AUDIT ALARM: {counted(flags.totals.alarmed, 'document')} from scans whose audit raised an alarm. Do not use "
+        "any of these flags; `brickscan status` says why, and what to do."
     )
     if "scan_id" in flags.rows.columns:
         alarmed = flags.rows.filter(audit=str(AuditState.ALARM))["scan_id"].unique(maintain_order=True)
@@ -317,8 +317,8 @@ def _drawn(flags: "FlagList") -> list[str]:
     """Return notes on marks that differ if the text was made on another device."""
     counts = flags.rows["generator"].drop_nulls().value_counts(sort=True, name="count")
     return [
-        f"{counted(number, 'flag')} shown under marks of torch's {generator}: text that the same code marked on a GPU "
-        "has another mark, and is not flagged"
+        f"{counted(number, 'flag')} shown under marks of torch's {generator}: text marked by the same code on a GPU "
+        "has a different mark and is not flagged"
         for generator, number in counts.iter_rows()
     ]
 
@@ -328,7 +328,7 @@ def _hash_alone(flags: "FlagList") -> list[str]:
     if (flags.rows["basis"].fill_null("key") == "key").all():
         return []
     return [
-        "a p-value of a key whose hash alone speaks is shown no smaller than its rank among decoy keys, 1 in 1,000 for "
+        "a p-value that rests only on a key's hash is shown no smaller than its rank among decoy keys, 1 in 1,000 for "
         "each test of keys and looks"
     ]
 

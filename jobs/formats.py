@@ -63,7 +63,7 @@ def _one_message_only(form: "Format") -> bool:
     "--vectors",
     multiple=True,
     type=NamedPath(path_type=Path),
-    help="File of known answers, in place of the built-in ones",
+    help="File of known answers instead of the built-in ones",
 )
 def selftest(vectors: tuple[Path, ...]) -> int:
     """Check this installation against known answers. Exit code 1: one differs.
@@ -88,11 +88,11 @@ def selftest(vectors: tuple[Path, ...]) -> int:
             results = check(text)
         except (OSError, ValueError, RecursionError) as error:
             raise Refused(
-                f"--vectors {source}: {in_a_line(error)}; a file of the form of those that ship is needed"
+                f"--vectors {source}: {in_a_line(error)}; a file in the form of the built-in ones is needed"
             ) from None
         for result in [*results, *_on_devices(text)]:
             if result.not_read:
-                tell(f"{result.not_read} cases are {result.group}, and were not checked")
+                tell(f"{result.not_read} cases are {result.group} and were not checked")
                 continue
             tell(f"{result.group}: {result.passed} passed, {len(result.failures)} failed")
             for failure in result.failures:

@@ -32,7 +32,7 @@ TRIAL_USERS = 20
 """Number of users of a trial."""
 
 _HEAD = """\
-# Written by `brickscan init` from {sample}. Check what it guessed; `brickscan schema scan` tells every field.
+# Written by `brickscan init` from {sample}. Check its guesses; `brickscan schema scan` describes every field.
 version = 2
 registry = "registry"
 results = "results"
@@ -57,7 +57,8 @@ false_positive_rate = 1e-6      # for a document, over all messages of all keys
 @click.option(
     "--trial",
     is_flag=True,
-    help=f"Make a trial: a key and {TRIAL_USERS} users dated back, for text of any date, apart from real ones",
+    help=f"Make a trial: a backdated key and {TRIAL_USERS} backdated users, for text of any date, separate from real "
+    "ones",
 )
 @click.pass_context
 def init(
@@ -76,7 +77,7 @@ def init(
     """
     config, registry = folder / "scan.toml", folder / "registry"
     if config.exists():
-        raise Refused(f"{config}: is there already; name another --folder, or go on with what is there")
+        raise Refused(f"{config}: already exists; name another --folder, or use the existing file")
     keys = _existing_keys(registry, tokenizer, key_id, trial)
     source = sample_of(sample)
     whole = source.table or source.folder  # None: a file; its folder is read, unless the new files lie in it
@@ -84,14 +85,14 @@ def init(
     is_iceberg = path.startswith(ICEBERG_PREFIX)
     inside = not is_iceberg and folder.absolute().is_relative_to(whole or sample.absolute().parent)
     if inside and whole is not None:
-        raise Refused(f"{folder}: lies in {whole}, which a scan would read; name a --folder outside of it")
-    alone = "what is made here lies beside it" if inside else None if whole else _why_alone(sample)
+        raise Refused(f"{folder}: is inside {whole}, which a scan would read; name a --folder outside it")
+    alone = "what is made here is stored next to it" if inside else None if whole else _why_alone(sample)
     if alone:
         path = str(sample.absolute())
     if not sample.is_absolute() and not is_iceberg:  # relative, so everything can be moved together
         path = os.path.relpath(path, folder.absolute())
     if keys:
-        tell(f"registry {registry}: is there already, with {counted(len(keys), 'key')}: {', '.join(keys)}")
+        tell(f"registry {registry}: already exists, with {counted(len(keys), 'key')}: {', '.join(keys)}")
     else:
         keys = [key_id or ("trial" if trial else "first")]
         if trial:
@@ -115,7 +116,7 @@ def init(
     date = f" --date {newest}" if newest else ""
     tell("", "Next:")
     if trial:
-        tell(f"  (users {users[0]} to {users[-1]} are there; a trial's results name nobody real)")
+        tell(f"  (users {users[0]} to {users[-1]} exist already; a trial's results name no real person)")
     elif not (registry / "users").is_dir() and any(key.messages > 1 for key in load_registry(registry).keys):
         tell(f"  brickscan users add --file users.csv --registry {registry}")
     tell(
@@ -131,7 +132,7 @@ def _why_alone(sample: Path) -> str | None:
     try:
         list_files([str(sample.absolute().parent)])
     except (Refused, ScanFailed) as error:
-        return f"its folder is refused: {error}"
+        return f"its folder cannot be used: {error}"
     return None
 
 
@@ -148,11 +149,11 @@ def _existing_keys(registry: Path, tokenizer: str | None, key_id: str | None, tr
     given = {"--tokenizer": tokenizer, "--key": key_id, "--trial": trial}
     if named := [name for name, value in given.items() if value]:
         raise Refused(
-            f"{registry}: is there already, and {' and '.join(named)} would make a key; leave that out to scan by the"
-            " keys that are there, or name another --folder"
+            f"{registry}: already exists, and {' and '.join(named)} would make a key; leave that out to scan with the "
+            "existing keys, or name another --folder"
         )
     if not (keys := [key.key_id for key in load_registry(registry).keys]):
-        raise Refused(f"{registry}: is there already, and has no key; make its first one with `brickscan keys new`")
+        raise Refused(f"{registry}: already exists but has no key; make its first key with `brickscan keys new`")
     return keys
 
 
@@ -179,21 +180,21 @@ TEXTS_MEASURED = 200
     "--prompts",
     type=NamedPath(path_type=Path),
     required=True,
-    help="Prompts to draw from: one a line, or Parquet with a column 'prompt'",
+    help="Prompts to draw from: one per line, or Parquet with a column 'prompt'",
 )
 @click.option("--out", type=NamedPath(path_type=Path), required=True, help="New Parquet file")
 @click.option("--texts", type=Whole(1), default=200, show_default=True, help="Number of prompts")
-@click.option("--users", type=Whole(1), default=20, show_default=True, help="Number of canaries, who take turns")
+@click.option("--users", type=Whole(1), default=20, show_default=True, help="Number of canary users, who take turns")
 @click.option(
     "--power",
     type=Real(0, 1, min_open=True, max_open=True),
-    help="Share of the texts that every scan must find, in place of --from  [default: 0.9]",
+    help="Share of the texts that every scan must find, instead of --from  [default: 0.9]",
 )
 @click.option(
     "--from",
     "marked_file",
     type=NamedPath(path_type=Path),
-    help="Texts of `brickscan mark` like the canaries', by which each scan plans",
+    help="Texts of `brickscan mark` like the canaries', from which each scan computes the expected share",
 )
 def canaries(
     registry: Path,
@@ -221,7 +222,7 @@ def canaries(
       brickscan canaries --registry registry --prompts prompts.txt --out canaries.parquet --power 0.9
     """
     if power is not None and marked_file is not None:
-        raise click.UsageError("Give --power, or --from with texts that it is measured on; one of the two.")
+        raise click.UsageError("Give either --power, or --from with texts to measure it on.")
     refuse_output(out)
     refuse_wrong_clock(registry)
 
@@ -240,7 +241,7 @@ def canaries(
     write_whole(out, lambda file: rows.write_parquet(file))
     tell(
         f"{counted(texts, 'prompt')} for {len(names):,} canaries: {out}",
-        "Complete each for its user_id as for any user, with the user_id as the account that posts the text.",
+        "Complete each for its user_id as for any user, and post the text under the user_id as the account.",
         f"Then say in scan.toml: [audit] canaries = {texts}",
     )
 

@@ -46,7 +46,10 @@ from schemas.registry import MAX_MESSAGES, MOST_NUMBERS, MasterKey
 if TYPE_CHECKING:
     from scanner.watermark.stacks.stack import StackKey
 
-ASSUMED = "assumed: no law over keys speaks for its p-values, and anyone can make this mark. Nobody is ever named by it"
+ASSUMED = (
+    "assumed: its p-values are not backed by a law over keys, and anyone can make this mark. No user is ever named by "
+    "it"
+)
 """Sentence on a key whose law is assumed."""
 
 
@@ -63,8 +66,8 @@ def weight_in_words(key: MasterKey) -> list[str]:
     """Write the weight of a later key: its share of the false-positive rate, and the share of older keys."""
     if key.one_of is None:
         return []
-    note = "the keys that the registry began with keep one half, and no verdict on record is weakened"
-    return [f"weight      1/{key.one_of:,} of a false-positive rate, for ever: {note}"]
+    note = "the registry's first keys keep one half, and no recorded verdict becomes weaker"
+    return [f"weight      1/{key.one_of:,} of a false-positive rate, permanently: {note}"]
 
 
 def strength_in_words(key: MasterKey) -> list[str]:
@@ -100,23 +103,23 @@ USERS = 100_000
     show_default=True,
     help="Version of the watermark: 1 is the paper's, 3 is ours",
 )
-@click.option("--users", type=Real(), help="Room for this many users, up to 4e9, for good  [default: 100,000]")
+@click.option("--users", type=Real(), help="Largest number of users, up to 4e9, fixed for good  [default: 100,000]")
 @click.option(
-    "--window", type=Whole(0, 16), help="Number of tokens before a token that decide its mark: 0 to 16  [default: 4]"
+    "--window", type=Whole(0, 16), help="Number of previous tokens that decide a token's mark: 0 to 16  [default: 4]"
 )
 @click.option("--gamma", help="Share of green tokens, as a fraction n/2^b (green list)  [default: 1/4]")
 @click.option(
     "--messages",
     type=Whole(1, MAX_MESSAGES),
-    help="Number of messages without groups, at most 65,536, in place of --users  [default for version 1: 100,000]",
+    help="Number of messages without groups, at most 65,536, instead of --users  [default for version 1: 100,000]",
 )
 @click.option("--tokenizer", required=True, metavar="PATH", help="tokenizer.json of the model that will be marked")
 @click.option(
     "--secret",
     metavar="REFERENCE",
     help=(
-        "file:PATH (made if it is not there; relative to the registry) or env:NAME, with 16 to 64"
-        " bytes as hexadecimal text  [default: file:secrets/KEY_ID.key]"
+        "file:PATH (created if it does not exist; relative to the registry) or env:NAME, with 16 to 64 bytes as "
+        "hexadecimal text  [default: file:secrets/KEY_ID.key]"
     ),
 )
 @click.option(
@@ -129,7 +132,7 @@ USERS = 100_000
 @click.option(
     "--seeds",
     type=Whole(FEWEST_SEEDS, MOST_SEEDS),
-    help="Version 3: 2^SEEDS seeds to draw from, some of which claims show  [default: 24]",
+    help="Version 3: 2^SEEDS seeds to draw from; each claim shows some of them  [default: 24]",
 )
 @click.option(
     "--beacon-source", metavar="TEXT", help="Version 3: public source of randomness whose future value is mixed in"
@@ -138,7 +141,7 @@ USERS = 100_000
 @click.option(
     "--looks",
     type=NamedPath(path_type=Path),
-    help="Version 3: scan.toml whose looks and shares go on record  [default: as `brickscan init` writes]",
+    help="Version 3: scan.toml whose looks and shares go into the record  [default: as `brickscan init` writes]",
 )
 def new(
     key_id: str,
@@ -212,17 +215,18 @@ def new(
         return
     tell(
         "",
-        "Publish the commitment today (`brickscan keys publish`). It gives nothing of the secret away, and it shows",
-        "later that this key was not chosen after the text. Back the secret up: without it, nothing that was marked",
-        "with this key can be recognised again.",
+        "Publish the commitment today (`brickscan keys publish`). It reveals nothing about the secret, and it shows",
+        "later that this key was not chosen after the text. Back the secret up: without it, text that was marked",
+        "with this key can never be recognised again.",
         *_scan_anew(registry),
     )
     if key.record is not None:
         tell(
             "",
             f"Publish {record_path(registry, key.key_id)} today, byte for byte, and its SHA-256 with it.",
-            "Such records go where their owner cannot rewrite them: to an auditor or a notary, a public log, a",
-            "time-stamping authority (RFC 3161). Name every earlier record there, of keys given up too.",
+            "Put such records where their owner cannot rewrite them: with an auditor or a notary, in a public log, or "
+            "with a",
+            "time-stamping authority (RFC 3161). Name every earlier record there, including those of keys you gave up.",
         )
 
 
@@ -232,7 +236,9 @@ def _record_terms(source: str | None, round_: str | None, looks: Path | None) ->
     from scanner.scan_plan import read_config
 
     if (source is None) != (round_ is None):
-        raise Refused("--beacon-source and --beacon-round go together: give both, or none for a key without a beacon")
+        raise Refused(
+            "--beacon-source and --beacon-round go together: give both, or neither for a key without a beacon"
+        )
     shares = ErrorShares.by_default() if looks is None else ErrorShares.of(read_config(looks))
     digest = normal_form_sha256() if shares.normalised is not None else None
     try:
@@ -252,7 +258,7 @@ def record_in_words(registry: Path | str, key: MasterKey) -> list[str]:
     record, _ = read_record(registry, key)
     lines = [f"record      {record_path(registry, key.key_id)}, SHA-256 {key.record}"]
     if record.beacon is None:
-        return [*lines, "beacon      none, so others should believe only p-values below 1e-24"]
+        return [*lines, "beacon      none, so others should trust only p-values below 1e-24"]
     named = f"round {printable(record.beacon.round)} of {printable(record.beacon.source)}"
     if key.beacon_value is not None:
         return [*lines, f"beacon      {named}: {key.beacon_value}"]
@@ -269,7 +275,7 @@ def record_in_words(registry: Path | str, key: MasterKey) -> list[str]:
 def beacon(key_id: str, registry: Path | str, value: str) -> None:
     """Set the value of the beacon that a key's public record names, before anything is marked.
 
-    Nobody could know the value when the record was published, so nobody chose the key's draws. It is set once and for
+    The value was unknown when the record was published, so the key's draws could not be chosen. It is set once and for
     good, and anybody can compare it with the named round.
 
     \b
@@ -279,7 +285,7 @@ def beacon(key_id: str, registry: Path | str, value: str) -> None:
     """
     before = find_key(load_registry(local_folder(registry)), key_id)
     if not re.fullmatch(r"([0-9a-fA-F]{2})+", value):
-        raise Refused("--value: an even number of digits 0 to 9 and a to f is needed, the bytes of the round's value")
+        raise Refused("--value: an even number of digits 0 to 9 and a to f is needed: the bytes of the round's value")
     key = set_beacon(registry, key_id, bytes.fromhex(value))
     said = "was set before; nothing changed" if before.beacon_value == key.beacon_value else "is set, for good"
     tell(f"{key_id}: the beacon's value {said}. R is {beacon_of_key(key)}.")
@@ -290,7 +296,7 @@ def _scan_anew(registry: Path | str) -> Sequence[str]:
     if len(load_registry(registry).keys) == 1:
         return ()
     return (
-        "Nights that were scanned before are looked at under it when they are scanned again: `brickscan status",
+        "Nights that were already scanned are only tested with it if you scan them again: `brickscan status",
         "scan.toml` lists those whose texts may carry its mark.",
     )
 
@@ -302,7 +308,7 @@ def _messages(version: str, users: float | None, messages: int | None, window: i
         return None, USERS if messages is None else messages
     if messages is not None and messages > MOST_NUMBERS:
         raise Refused(
-            f"--messages {messages} is not allowed: a key without groups has {MOST_NUMBERS} at most. Give --users "
+            f"--messages {messages} is not allowed: a key without groups has at most {MOST_NUMBERS}. Give --users "
             f"{messages} instead, which costs less; or --version 1, under which users can accuse each other"
         )
     if messages is not None or (users is None and window == 0):
@@ -326,12 +332,12 @@ def _messages(version: str, users: float | None, messages: int | None, window: i
     type=Whole(1, MAX_MESSAGES),
     default=1,
     show_default=True,
-    help="Number of users, for a format that names some: a message each",
+    help="Number of users, one message each, for formats that name users",
 )
 @click.option("--tokenizer", required=True, metavar="PATH", help="tokenizer.json of the model that is marked")
-@click.option("--secret", metavar="REFERENCE", help="Place of the key, or of its copy, as for `keys new`")
+@click.option("--secret", metavar="REFERENCE", help="Location of the key, or of a copy, as for `keys new`")
 @click.option(
-    "--active-from", type=DATE_OR_MINUTE, help="Time (UTC) since when the stack marks with it  [default: now]"
+    "--active-from", type=DATE_OR_MINUTE, help="Time (UTC) from which the stack marks with it  [default: now]"
 )
 @held_by_option
 def add(
@@ -363,7 +369,7 @@ def add(
     refuse_wrong_clock(registry)
     stack = _read_stack_config(config) if config else None
     if stack is not None and name not in (None, stack.format):
-        raise Refused(f"--format {name}: {config} is one of {stack.format}; leave one of the two out")
+        raise Refused(f"--format {name}: {config} is a key of {stack.format}; leave one of the two out")
     format_name = stack.format if stack else name
     if format_name is None:
         raise Refused(
@@ -372,8 +378,8 @@ def add(
     path = secret_path(secret, registry) if secret and not stack else None
     if path is not None and not os.path.lexists(path):
         raise Refused(
-            f"--secret {secret}: {path} is not there; give the file that holds the key which marks, or its "
-            "configuration with --from"
+            f"--secret {secret}: {path} does not exist; give the file with the key that marks, or its configuration "
+            "with --from"
         )
     parameters: dict[str, Any] = {
         **suggested_parameters(format_name),
@@ -449,10 +455,10 @@ def _floor(registry: Path | str, key: MasterKey) -> list[str]:
     lines = [f"strength    {basis}: {2.0**basis.bits:.0e} trials find a key that makes the same marks"]
     if basis.assumed:
         lines = [
-            f"strength    {ASSUMED}. A scan takes it down to the rate that an audit of your own texts showed "
-            "(`brickscan calibrate`, then `brickscan keys admit`). Until then a scan goes on under the other keys and "
-            "says that it left this one out, and its night is amber; `keys = [...]` in scan.toml with the ids of the "
-            "others alone leaves it out without that. A scan whose `keys` names it is refused."
+            f"strength    {ASSUMED}. A scan uses it down to the rate that an audit of your own texts showed "
+            "(`brickscan calibrate`, then `brickscan keys admit`). Until then a scan uses only the other keys, says "
+            "that it left this one out, and its night is amber. To leave it out without that, list only the other "
+            "keys in scan.toml: `keys = [...]`. A scan whose `keys` includes it is refused."
         ]
     if least > math.log10(USUAL_RATE):
         lines.append(
@@ -507,7 +513,7 @@ def _lines(registry: Path | str, key: MasterKey) -> list[str]:
         f"  calibrated: {admitted}",
         f"  commitment {key.commitment or 'none'}",
         *_record_lines(key),
-        *(f"  {line}; `brickscan keys status` says of what share of texts" for line in _shown_lines(registry, key)),
+        *(f"  {line}; `brickscan keys status` says for what share of texts" for line in _shown_lines(registry, key)),
         *([] if key.held_by is None else wrap_line(f"  held by {printable(key.held_by)}", 100, "    ")),
         *strength_in_words(key),
         *([] if key.one_of is None else [f"  weight 1/{key.one_of:,} of a false-positive rate"]),
@@ -555,7 +561,7 @@ def _status(config: Path) -> None:
     complain(*unchecked_notes(results.folder))
     for key in load_registry(results.registry).keys:
         if key.record is None:
-            tell(f"{key.key_id}: keys of its format have no seeds that claims show")
+            tell(f"{key.key_id}: keys of this format have no seeds that claims could show")
             continue
         lines = _shown_lines(results.registry, key)
         tell(f"{key.key_id}: {lines[0] if lines else 'nothing was shown'}")
@@ -563,7 +569,7 @@ def _status(config: Path) -> None:
             by = f"{share.shown:,} of {share.positions:,}, by scans that read event {share.event:,}"
             tell(*wrap_line(f"  {shown_in_words(key.key_id, share.shown, share.positions)} ({by})", 100, "    "))
         elif lines:
-            tell("  no scan has read that yet")
+            tell("  no scan has read that event yet")
 
 
 def _marks(key: MasterKey) -> str:
@@ -594,9 +600,13 @@ def _retire(key_id: str, registry: Path | str, yes: bool, dry_run: bool) -> None
     key = find_key(load_registry(local_folder(registry)), key_id)
     if key.retired_at is not None:
         tell(f"{key_id} was retired {time_of(key.retired_at)}; nothing changed")
-    elif confirm([f"retires {key_id}, for good: nothing is marked with it, users get no message of it"], yes, dry_run):
+    elif confirm(
+        [f"retires {key_id} permanently: nothing is marked with it, and users get no messages of it"], yes, dry_run
+    ):
         retire_key(registry, key_id)
-        tell(f"{key_id} is retired: scans still test it, nothing is marked with it, users get no message of it.")
+        tell(
+            f"{key_id} is retired: scans still test it, but nothing is marked with it and users get no messages of it."
+        )
 
 
 for _command in (new, add, beacon, admit, audit_secret, publish_, verify):

@@ -60,7 +60,7 @@ def read_marked(path: Path) -> "pl.DataFrame":
     except (OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
         raise Refused(f"--from {path}: cannot be read as what `brickscan mark` writes ({in_a_line(error)})") from None
     if texts.is_empty():
-        raise Refused(f"--from {path}: holds no text; give texts that `brickscan mark` wrote")
+        raise Refused(f"--from {path}: has no text; give texts that `brickscan mark` wrote")
     return texts
 
 
@@ -98,7 +98,7 @@ def read_prompt_list(path: Path, field: str = "--prompts") -> PromptList:
     written = [isinstance(prompt, str) and bool(prompt.strip()) for prompt in entries]
     prompts = list(compress(entries, written))
     if not prompts:
-        raise Refused(f"{field} {path}: holds no prompt; write one a line, or a Parquet column 'prompt' of strings")
+        raise Refused(f"{field} {path}: has no prompt; write one per line, or a Parquet column 'prompt' of strings")
     blank = [number for number, prompt in enumerate(written, 0 if rows else 1) if not prompt]
     if blank:
         explanation = "null or blank rows (counted from 0)" if rows else "blank lines (counted from 1)"
@@ -179,7 +179,7 @@ def kept_rows(out: Path, call: Sequence[Any]) -> Iterator[KeptRows]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise Refused(
-                f"--out {out}: another `brickscan mark` writes it now; wait for it, or name another"
+                f"--out {out}: another `brickscan mark` is writing it; wait for it, or name another file"
             ) from None
         file.seek(0)
         written = file.read()
@@ -190,8 +190,8 @@ def kept_rows(out: Path, call: Sequence[Any]) -> Iterator[KeptRows]:
         head, *batches = [json.loads(line) for line in whole.splitlines()] or [begun]
         if head != begun:
             raise Refused(
-                f"--out {out}: {path.name} beside it has the completions of an interrupted call with other options, "
-                "prompts, users or model; call it as before to go on, or remove that file to begin anew"
+                f"--out {out}: {path.name} beside it has the completions of an interrupted run with other options, "
+                "prompts, users or model; run it as before to continue, or delete that file to start over"
             )
         store = KeptRows(out, file, [[tuple(row) for row in batch] for batch in batches])
         try:
@@ -217,7 +217,7 @@ class Recipient(NamedTuple):
     "messages",
     type=Whole(0, MAX_MESSAGES - 1),
     multiple=True,
-    help="Message to mark with, in place of a user's",
+    help="Message to mark with, instead of a user's",
 )
 @click.option("--model", "folder", type=NamedPath(path_type=Path), required=True, help="Folder of the model")
 @click.option(
@@ -225,19 +225,31 @@ class Recipient(NamedTuple):
     type=NamedPath(path_type=Path),
     required=True,
     help=(
-        "Prompts, one a line, or Parquet with a column 'prompt', and 'user_id' if no --user is "
-        "given; blank prompts are left out"
+        "Prompts, one per line, or Parquet with a column 'prompt', and 'user_id' if no --user is given; blank prompts "
+        "are left out"
     ),
 )
 @click.option("--out", type=NamedPath(path_type=Path), required=True, help="New Parquet file")
 @click.option("--max-new-tokens", type=Whole(1), default=256, show_default=True, help="Most tokens of a completion")
 @click.option("--temperature", type=Real(), default=1.0, show_default=True)
 @click.option(
-    "--top-p", type=Real(), default=0.95, show_default=True, help="Nucleus of this probability; 1: all tokens"
+    "--top-p",
+    type=Real(),
+    default=0.95,
+    show_default=True,
+    help="Sample from the most likely tokens up to this probability; 1: all tokens",
 )
-@click.option("--top-k", type=Whole(0), default=0, show_default=True, help="Most likely tokens to draw from; 0: all")
+@click.option(
+    "--top-k",
+    type=Whole(0),
+    default=0,
+    show_default=True,
+    help="Sample from this many of the most likely tokens; 0: all",
+)
 @click.option("--delta", type=Real(), default=3.0, show_default=True, help="Bias of green tokens (green list)")
-@click.option("--skip-used-windows", is_flag=True, help="Mark each window once in a text: better prose, less power")
+@click.option(
+    "--skip-used-windows", is_flag=True, help="Mark each window only once in a text: better prose, less power"
+)
 @click.option("--batch-size", type=Whole(1), default=16, show_default=True)
 @click.option("--seed", type=Whole(0, MOST_SEEDS), default=0, show_default=True)
 @click.option(
@@ -291,12 +303,12 @@ def mark(
     key = find_key(load_registry(registry), key_id)
     if key.retired_at is not None:
         raise Refused(
-            f"--key {key_id}: was retired on {key.retired_at:%Y-%m-%d}; a retired key never marks, name another"
+            f"--key {key_id}: was retired on {key.retired_at:%Y-%m-%d}; a retired key never marks, name another key"
         )
     if not key.marks(datetime.now(UTC)):
         raise Refused(
             f"--key {key_id}: is active from {key.active_from or 'the start'} until "
-            f"{key.active_until or 'it is retired'} and marks nothing at other times; name another"
+            f"{key.active_until or 'it is retired'} and marks nothing at other times; name another key"
         )
     refuse_output(out)
     texts, users = read_prompt_list(prompts)
@@ -321,8 +333,8 @@ def mark(
     model = load_model(folder, device=device, dtype=dtype)
     if model.tokenizer_sha256 != key.tokenizer.sha256:
         raise TokenizerError(
-            f"--model {folder}: its tokenizer.json has SHA-256 {model.tokenizer_sha256}, but key {key_id!r} is "
-            f"pinned to {key.tokenizer.sha256}; a mark can be read with the key's own tokenizer only"
+            f"--model {folder}: its tokenizer.json has SHA-256 {model.tokenizer_sha256}, but key {key_id!r} is pinned "
+            f"to {key.tokenizer.sha256}; a mark can only be read with the key's own tokenizer"
         )
     check_prompts(model.encode(texts)[1].sum(dim=1).tolist(), watermark.rule.context, max_new_tokens, model.positions)
     call = [key_id, str(key.created_at), str(folder.absolute()), dataclasses.asdict(how), seed, batch_size]
@@ -383,7 +395,7 @@ def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[s
     return [
         *columns([head, *lines]),
         f"log10 p is corrected for {counted(aim.messages, 'message')} of {counted(tested, 'key')}, and for parts;",
-        f"power is the chance that such texts of that length are found at {aim.false_positive_rate:g}",
+        f"power is the chance that texts of this strength and length are found at {aim.false_positive_rate:g}",
     ]
 
 
@@ -404,7 +416,7 @@ def recipients(registry: Path, key: "MasterKey", user_ids: Sequence[str], messag
     """
     if bool(user_ids) == bool(messages):
         no_users = "; the key names no user, so give --message 0" if key.messages == 1 else ""
-        raise Refused(f"name whom to mark for: --user, or --message, once or more (and not both){no_users}")
+        raise Refused(f"say whom to mark for: --user or --message, once or more (not both){no_users}")
     message_of = _messages_held(registry, key, user_ids) if user_ids else {}
     for user_id in user_ids:
         if user_id not in message_of:
@@ -415,7 +427,7 @@ def recipients(registry: Path, key: "MasterKey", user_ids: Sequence[str], messag
         if not 0 <= message < key.messages:
             raise Refused(f"--message {message}: key {key.key_id!r} has messages 0 to {key.messages - 1}")
         if is_reserved(message):
-            raise Refused(f"--message {message}: is reserved and marks no text; every {RESERVED_EVERY}th message is")
+            raise Refused(f"--message {message}: is reserved and never marks text; every {RESERVED_EVERY}th message is")
     given = np.array(messages, np.int64)
     holders = _held(registry, lambda users: users.rows_of_messages(key.key_id, given)) if messages else []
     user_of = {message: user for user, message in holders}

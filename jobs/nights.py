@@ -121,7 +121,7 @@ def _registry_hands(location: Results) -> list[str]:
     try:
         lost = None if location.registry is None else lost_head(location.registry, location.folder)
     except BrickscanError as error:
-        lost = f"the registry cannot be held against these results: {error}"
+        lost = f"the registry cannot be compared with these results: {error}"
     return [] if lost is None else [lost]
 
 
@@ -204,21 +204,22 @@ def _hands(last: "LastScans", unscored: "QuarantineList", location: Results) -> 
             yield f"scan {row['scan_id']}: canaries were not found as planned, so other marked text is missed as well"
         if row["audit"] == AuditState.POSSIBLE_FRAMING:
             yield (
-                f"scan {row['scan_id']}: possible framing: texts of few accounts carry messages that nobody holds; "
-                "look at them before you name anybody"
+                f"scan {row['scan_id']}: possible framing: texts of a few accounts carry messages that no user holds; "
+                "look at them before you name anyone"
             )
     for row in last.silent.iter_rows(named=True):
         yield (
             f"scan {row['scan_id']} finished {counted(row['shards'], 'shard')}, the last at {time_of(row['last'])}, "
-            f"{_took(datetime.now(UTC) - row['last'])} ago, and wrote no end: it runs still, or its process was killed "
-            "(SIGKILL, no memory, no power); where none runs, run the same command again, which goes on from there"
+            f"{_took(datetime.now(UTC) - row['last'])} ago, but did not record an end: it is still running, or its "
+            "process was killed (SIGKILL, out of memory, power failure); if it is not running, run the same command "
+            "again to continue"
         )
     for row in rows:
         if _undone(row, rows):
             advice = (
-                "mend what it said and run it again" if row["exit_code"] in (1, 2) else "run the same command again"
+                "fix what it reported and run it again" if row["exit_code"] in (1, 2) else "run the same command again"
             )
-            yield f"scan {row['scan_id']} {_ended(row)}: {advice}, if no later one did its work"
+            yield f"scan {row['scan_id']} {_ended(row)}: {advice}, unless a later scan did its work"
         elif row["level_shards_left"] and not _gone_on(row, rows):
             yield (
                 f"scan {row['scan_id']}: its night is not final: the model has not read "
@@ -227,13 +228,13 @@ def _hands(last: "LastScans", unscored: "QuarantineList", location: Results) -> 
     see = f"`brickscan quarantine {shlex.quote(str(location.config or location.folder))} --group-by document`"
     yield from _newest_hands(rows[0], see) if rows else ()
     if unscored.files:
-        yield f"{counted(unscored.files, 'whole file')} could not be read: {see} names them and says why"
+        yield f"{counted(unscored.files, 'whole file')} could not be read: {see} lists them and says why"
 
 
 def _no_decoys(row: Mapping[str, Any]) -> str:
     """Return why a scan had no decoys, as far as its row shows."""
     if row["documents"] <= row["too_short"] + (row["filtered"] or 0) + row["quarantined"]:
-        return "it scored no document; all that it read was too short, made so by the filter, or is in quarantine"
+        return "it scored no document: everything it read was too short, too short after the filter, or in quarantine"
     return "the registry has no audit secret (`brickscan keys audit-secret`), or shares in [audit] are 0"
 
 
@@ -261,7 +262,9 @@ def _newest_hands(row: Mapping[str, Any], see: str) -> Iterator[str]:
     if row["exit_code"] == 4:
         unread = row["quarantined"] or row["files_quarantined"]
         reason = (
-            f"more could not be read than the configuration allows; {see} lists it" if unread else "nothing was read"
+            f"more files could not be read than the configuration allows; {see} lists them"
+            if unread
+            else "nothing was read"
         )
         yield f"scan {row['scan_id']}: {reason}"
     yield from (f"scan {row['scan_id']}: {sentence}" for sentence in used_up(row["keys"]))
@@ -271,29 +274,29 @@ def _newest_hands(row: Mapping[str, Any], see: str) -> Iterator[str]:
             + _no_decoys(row)
         )
     for key_id in row["keys_left_out"] or ():
-        yield f"scan {row['scan_id']} scored no text under key {key_id}: run `brickscan scan --check` to learn why"
+        yield f"scan {row['scan_id']} scored no text under key {key_id}: run `brickscan scan --check` to see why"
     if row["values_not_read"]:
-        yield f"{row['values_not_read']:,} documents have an id, account or time that cannot be read, and is null"
+        yield f"{row['values_not_read']:,} documents have an id, account or time that cannot be read and is null"
 
 
 _OURS = "keep the document, report it"
 
 REASON_WORDS: Mapping[str, str] = {
     "null_text": "no text; ask who exports",
-    "unreadable": "corrupt on the disk; write the file anew",
+    "unreadable": "corrupt on disk; write the file again",
     "failed": _OURS,
     "killed_worker": _OURS,
     "out_of_memory": "raise worker_memory_mb, `touch` file, scan again",
     "timed_out": "raise stall_seconds, `touch` file, scan again",
     "no_regular_file": "a pipe, a device or a broken name",
     "not_parquet": "other content under .parquet",
-    "encrypted": "brickscan has no key; write it without",
-    "truncated": "the end is missing; copy it anew",
+    "encrypted": "encrypted; write it without encryption",
+    "truncated": "the end is missing; copy it again",
     "missing_column": "lacks a column of [input]",
-    "wrong_type": "a column of [input] has a wrong type",
-    "vanished": "gone meanwhile; the next scan tries",
-    "changed": "written meanwhile; the next scan tries",
-    "io_error": "not readable then; the next scan tries",
+    "wrong_type": "a column of [input] has the wrong type",
+    "vanished": "deleted meanwhile; the next scan retries",
+    "changed": "changed meanwhile; the next scan retries",
+    "io_error": "not readable then; the next scan retries",
 }
 """Meaning of each reason, and advice, in a few words."""
 
@@ -402,7 +405,7 @@ def _id(value: str | None) -> str:
 
 def _footer(listing: "QuarantineList", *, filtered: bool) -> str:
     if not listing.entries:
-        return "Nothing that was asked for is in quarantine." if filtered else "Nothing is in quarantine."
+        return "Nothing in quarantine matches." if filtered else "Nothing is in quarantine."
     more = " (--limit or --all shows more)" if listing.entries > len(listing.rows) else ""
     contents = documents_and_files(listing.documents, listing.files)
     return f"{len(listing.rows):,} of {listing.entries:,} shown{more}; in quarantine: {contents}"
@@ -459,8 +462,9 @@ def accounts(
         show_table(_HEAD_OF_ACCOUNTS, [_line_of_account(row) for row in listed], {"account": 8})
     named = len({row["account_id"] for row in rows if row["naming"] == Naming.NAMED})
     lines = [
-        f"{len(listed):,} of {counted(len(rows), 'marked account')} shown; {named:,} named for a user. A mark says "
-        "that posts contain marked text, not who wrote it. `brickscan explain` with an account's name says why."
+        f"{len(listed):,} of {counted(len(rows), 'marked account')} shown; {named:,} named for a user. A mark means "
+        "that posts contain marked text; it does not say who wrote it. `brickscan explain` with an account's name "
+        "shows why."
     ]
     if none_tested(location.folder):
         lines = ["No scan tested accounts: `accounts = { nights = 1 }` in the scan's configuration turns them on."]

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 _CLAIMS = (
-    "Power is the chance that the right message passes in a document as a whole, as it stands; a wrong one passes as"
-    " well with at most the FPR. By the plain sum alone: what weights of a model find comes on top.",
-    "Tokens are taken to be independent given the above. Tokens that repeat an earlier window and token do not count:"
-    " they come on top, as do edits of the text.",
+    "Power is the chance that the right message passes in a whole document as written. A wrong message passes as well "
+    "with at most the FPR. Power is that of the plain sum; weights by a model find more.",
+    "Tokens are assumed to be independent given the above. Tokens that repeat an earlier window and token do not "
+    "count, so a text needs more tokens to make up for repeats and for edits.",
 )
 
 _NO_CONFIG = (
-    "no scan.toml was given, so one look is assumed, at each document as a whole, and keys of equal shares. A scan"
-    " that tests normalised text, spans or accounts, or has weights, needs more tokens: name its scan.toml, or give K"
+    "no scan.toml was given, so one look at each whole document is assumed, and keys with equal shares. A scan that "
+    "tests normalised text, spans or accounts, or has weights, needs more tokens: name its scan.toml, or give K"
 )
 
 
@@ -47,7 +47,7 @@ class PlanRow(NamedTuple):
 
 @click.command("plan")
 @click.argument("config", required=False, type=NamedPath(path_type=Path))
-@click.option("--key", "key_id", help="Key of CONFIG  [default: the only one, or that of --from]")
+@click.option("--key", "key_id", help="Key of CONFIG  [default: the only one, or the one of --from]")
 @click.option("--method", help="Method without a key: greenlist or gumbel")
 @click.option(
     "--from",
@@ -55,7 +55,7 @@ class PlanRow(NamedTuple):
     type=NamedPath(path_type=Path),
     help="Texts of `brickscan mark`, to measure their strength",
 )
-@click.option("--registry", type=Folder(), help="With --from: registry whose key marked them (folder or URI)")
+@click.option("--registry", type=Folder(), help="With --from: registry with the key that marked them (folder or URI)")
 @click.option("--window", type=Whole(0, MAX_WINDOW), default=4, show_default=True, help="Window of the key, in tokens")
 @click.option("--gamma", default="1/4", show_default=True, help="Share of green tokens (green list)")
 @click.option("--delta", type=Real(), help="Bias of green tokens on flat logits, the best case (green list)")
@@ -70,10 +70,12 @@ class PlanRow(NamedTuple):
     help="Messages of each key (repeatable)  [default: 1, 1000, 100000; with --from, the key's]",
 )
 @click.option(
-    "--users", type=Real(), help="Users of a key in groups, in place of --messages; shows also when they are named"
+    "--users", type=Real(), help="Users of a key with groups, instead of --messages; also shows when they are named"
 )
-@click.option("--misnaming-rate", type=Real(), help="With --users: as in scan.toml  [default: that of --fpr]")
-@click.option("--keys", type=Real(min=1), help="Number of keys that are tested, or 1 over all weights  [default: 1]")
+@click.option("--misnaming-rate", type=Real(), help="With --users: as in scan.toml  [default: as --fpr]")
+@click.option(
+    "--keys", type=Real(min=1), help="Number of keys that are tested, or 1 divided by all weights  [default: 1]"
+)
 @click.option(
     "--power",
     "powers",
@@ -83,7 +85,7 @@ class PlanRow(NamedTuple):
     show_default=True,
     help="Chance that a marked text is found (repeatable)",
 )
-@click.option("--simulate", type=Whole(0), default=2000, show_default=True, help="Simulated texts a row; 0: none")
+@click.option("--simulate", type=Whole(0), default=2000, show_default=True, help="Simulated texts per row; 0: none")
 @click.option("--seed", type=Whole(0, MOST_SEEDS), default=1, show_default=True)
 def plan(
     config: Path | None,
@@ -134,7 +136,7 @@ def plan(
     if config is not None:
         if messages or any(value is not None for value in (method, registry, fpr, users, misnaming_rate, keys)):
             raise click.UsageError(
-                "CONFIG says it: give no --method, --registry, --fpr, --messages, --users or --keys."
+                "CONFIG sets these: leave out --method, --registry, --fpr, --messages, --users and --keys."
             )
         file_key = None if marked_file is None else _key_of(marked_file)[1]
         if None not in (key_id, file_key) and key_id != file_key:
@@ -153,7 +155,7 @@ def plan(
     groups = _groups(users, messages, misnaming_rate)
     if marked_file is not None:
         if registry is None or method or any(v is not None for v in (delta, green_share, entropy, probability)):
-            raise click.UsageError("--from goes with --registry, and with no --method or strength: it measures them.")
+            raise click.UsageError("--from goes with --registry, and without --method or a strength: it measures them.")
         marked, key, window = _measured(marked_file, registry, scanned.dedup if scanned else "ngram")
         method = key.format
         if not messages and users is None:  # use the number of the key itself
@@ -194,7 +196,7 @@ def _groups(users: float | None, messages: tuple[int, ...], misnaming_rate: floa
     if users is None and misnaming_rate is not None:
         raise click.UsageError("--misnaming-rate goes with --users.")
     if users is not None and messages:
-        raise click.UsageError("Give --messages, or --users of a key in groups; one of the two.")
+        raise click.UsageError("Give either --messages, or --users of a key with groups.")
     if misnaming_rate is not None and not 0 < misnaming_rate < 1:
         raise Refused(f"--misnaming-rate {misnaming_rate} is not allowed; a number between 0 and 1 is needed")
     return None if users is None else groups_of(users)

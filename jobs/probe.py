@@ -26,21 +26,23 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("config", required=False, type=NamedPath(path_type=Path, dir_okay=False, exists=True))
-@click.option("--check", "only_check", is_flag=True, help="Show what will be asked and what it costs, and ask nothing")
+@click.option(
+    "--check", "only_check", is_flag=True, help="Show what would be asked and what it would cost, without asking"
+)
 @click.option(
     "--answers",
     "log",
     type=NamedPath(path_type=Path, dir_okay=False, exists=True),
-    help="Parquet file of answers, in place of a server: column `text`; `class`, `prompt`, `ids`, `user_id` if known",
+    help="Parquet file of answers, instead of a server: column `text`; `class`, `prompt`, `ids`, `user_id` if known",
 )
 @click.option("--registry", metavar="FOLDER", help="With --answers and no CONFIG: the registry (folder or URI)")
 @key_ids_option
-@click.option("--out", type=NamedPath(path_type=Path), help="Folder of the page  [default: as CONFIG says]")
+@click.option("--out", type=NamedPath(path_type=Path), help="Folder for the page  [default: as CONFIG says]")
 @click.option("--texts", is_flag=True, help="One text of each class on the page")
 @click.option(
     "--expect",
     type=NamedPath(path_type=Path, dir_okay=False, exists=True),
-    help="Copy of an earlier probe.json; the exit code says whether what was marked still is",
+    help="Copy of an earlier probe.json; the exit code says whether everything that was marked still is",
 )
 def probe(
     config: Path | None,
@@ -74,7 +76,7 @@ def probe(
     for each class of request whether it is marked, how many answers a scan finds, and how many tokens that takes.
 
     Each answer is kept as it comes, so a probe that was killed goes on when you start it again. Once the page is
-    written, the next call begins anew. `brickscan schema probe` describes all fields of CONFIG.
+    written, the next call starts over. `brickscan schema probe` describes all fields of CONFIG.
 
     With --expect, the exit code is 0 where all that was marked still is; 3 where a class that was marked is not any
     more, or the server marks otherwise; 4 where a class that was marked cannot be told, since too few answers came.
@@ -89,9 +91,9 @@ def probe(
       brickscan probe --answers answers.parquet --registry registry --out page
     """
     if config is None and (log is None or registry is None or out is None):
-        raise click.UsageError("Name a CONFIG; or give --answers, with --registry and --out.")
+        raise click.UsageError("Give a CONFIG; or give --answers with --registry and --out.")
     if config is not None and registry is not None:
-        raise click.UsageError("--registry goes without CONFIG, which names a registry.")
+        raise click.UsageError("--registry does not go with CONFIG, which names a registry.")
     with needs_extra("probe", "serve"):
         from scanner.probe.expected import read_expected
     expected = None if expect is None else read_expected(expect)
@@ -173,8 +175,8 @@ def _tell_of_unknown_users(config: "ProbeConfig", page: _Page) -> None:
     users = [user.id for user in config.users]
     for key_id, unknown in users_without_message(page.registry, page.key_ids, users).items():
         complain(
-            f"brickscan: warning: no message of key {key_id} is held by {', '.join(map(printable, unknown))}, so the "
-            "page cannot say whether a scan would name them right; see `brickscan users list`"
+            f"brickscan: warning: key {key_id} has no message of {', '.join(map(printable, unknown))}, so the page "
+            "cannot say whether a scan would name them correctly; see `brickscan users list`"
         )
 
 
@@ -182,7 +184,7 @@ def _cost_in_words(cost: float, config: "ProbeConfig") -> str:
     if config.price is None:
         return "cost: not known, and not bounded; state it in [price]"
     most = config.price.most
-    bound = "" if most is None else f"; no request is sent that could take it beyond {most:g}"
+    bound = "" if most is None else f"; no request is sent that could exceed {most:g}"
     return f"cost: {cost:.2f} at most, at the stated price{bound}"
 
 
@@ -215,20 +217,20 @@ def _ask_and_judge(config: "ProbeConfig", base: Path, page: _Page) -> int:
     with KeptAnswers(page.out / "asking.jsonl") as kept:
         if kept.oldest is not None:
             answered, otherwise = len(requests) - len(kept.open_requests(requests)), kept.asked_otherwise(requests)
-            again = f"; {otherwise:,} were asked otherwise than now, and are asked again" if otherwise else ""
+            again = f"; {otherwise:,} were asked with other settings and are asked again" if otherwise else ""
             complain(
-                f"brickscan: goes on with {answered:,} of {counted(len(requests), 'request')}, answered since "
+                f"brickscan: continues with {answered:,} of {counted(len(requests), 'request')}, answered since "
                 f"{kept.oldest}{again}: {printable(str(kept.path))}"
             )
         with (
-            when_interrupted("probe: what was answered is kept; the same command goes on") as check,
+            when_interrupted("probe: the answers so far are kept; the same command continues") as check,
             _Progress(check, "ask", "requests") as progress,
         ):
             asked = ask(config, requests, tokens, kept, progress)
         if asked.not_sent:
             complain(
-                f"brickscan: {counted(asked.not_sent, 'request')} not sent: they could take the cost beyond `most`, "
-                f"and {asked.cost:.2f} is spent"
+                f"brickscan: {counted(asked.not_sent, 'request')} not sent: they could exceed `most`, and "
+                f"{asked.cost:.2f} is already spent"
             )
         answers = kept.table(requests)
         _refuse_no_text(config, answers, kept)

@@ -36,7 +36,7 @@ summary_option = click.option(
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="Lines for people, or one line of JSON for schedulers, on stdout",
+    help="Output on stdout: lines for people, or one line of JSON for schedulers",
 )
 
 
@@ -150,7 +150,7 @@ def check_and_tell(config: Path, date: datetime.datetime | None, form: Form, sha
         options = (f" --date {date:%Y-%m-%d}" if date else "") + (f" --part {share}" if share else "")
         if advice := advise_fast_backend():
             tell(f"{'speed':<13}{advice}")
-        tell(f"Nothing stands in the way of: brickscan scan {config}{options}")
+        tell(f"Ready to run: brickscan scan {config}{options}")
     return 0
 
 
@@ -163,15 +163,16 @@ def _wait(step: str) -> None:
 _CONFIG = NamedPath(path_type=Path)
 _date = click.option("--date", type=Day(), help="Date for {date} in the paths: 2026-08-31, or `yesterday` (UTC)")
 _follow = click.option(
-    "--follow", is_flag=True, help="Keep running and scan files as they land, until SIGTERM or Ctrl-C"
+    "--follow", is_flag=True, help="Keep running and scan files as they arrive, until SIGTERM or Ctrl-C"
 )
 _part = click.option(
     "--part",
     type=PartOfInput(),
-    help="One of n parts of the files, for example 1/3, beside other drivers; at last, scan once without it",
+    help="One of n parts of the files, for example 1/3, with other drivers scanning the rest; finally, scan once "
+    "without it",
 )
 _verbose = click.option(
-    "--verbose", is_flag=True, help="Counts of the audit, the course of the work, and a query in Python too"
+    "--verbose", is_flag=True, help="Also show counts of the audit, progress, and a query in Python"
 )
 _check = click.option(
     "--check", is_flag=True, help="Check everything the scan needs, estimate its cost, and write nothing"
@@ -232,9 +233,9 @@ def module(**given: Unpack[_ScanOptions]) -> int:
 def _do(given: _ScanOptions) -> int:
     config, date, share, form = given["config"], given["date"], given["part"], given["form"]
     if given["follow"] and given["check"]:
-        raise click.UsageError("Give --follow or --check; --check looks once at what is there.")
+        raise click.UsageError("Give either --follow or --check; --check looks only once.")
     if given["follow"] and share:
-        raise click.UsageError("Give --follow or --part; --follow scans all files as they land.")
+        raise click.UsageError("Give either --follow or --part; --follow scans all files as they arrive.")
     with failures_too(form):
         if given["check"]:
             return check_and_tell(config, date, form, share)

@@ -67,12 +67,12 @@ def run(config: Path, host: str, port: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     state = config.absolute().parent / read.state
     if not signing_keys(state):
-        tell(f"signing key: {new_signing_key(state).key_id} is new")
+        tell(f"signing key: {new_signing_key(state).key_id} was made")
     server = DetectorServer(read, config.absolute().parent, host, port, complain)
     first = server.answers.first
     common = "left out" if first.night else "scored, too"
     rate, factor = first.check.rules.false_positive_rate, first.factor
-    withheld = f"; to nobody: {', '.join(first.withheld)}" if first.withheld else ""
+    withheld = f"; not served: {', '.join(first.withheld)}" if first.withheld else ""
     tell(
         f"detector: {server.address}/ (ready when {server.address}/ready says so); Ctrl-C ends it",
         f"serves {', '.join(key.key_id for key in first.check.keys)}{withheld}",
@@ -111,14 +111,14 @@ def _new_key(config: Path) -> None:
         from scanner.service.signing import new_signing_key, signing_keys
     current = [key for key in signing_keys(_state(config)) if key.signs_until is None]
     if current:
-        raise click.UsageError(f"{current[-1].key_id} signs; `brickscan serve key rotate` puts another in its place.")
+        raise click.UsageError(f"{current[-1].key_id} signs; `brickscan serve key rotate` replaces it.")
     tell(f"{new_signing_key(_state(config)).key_id} signs from now on")
 
 
 @key.command(name="rotate")
 @click.argument("config", type=_CONFIG)
 def _rotate_key(config: Path) -> None:
-    """Put a new signing key in the place of the one that signs, whose reports stay good.
+    """Replace the signing key with a new one; earlier reports stay valid.
 
     \b
     Example:
@@ -133,7 +133,7 @@ def _rotate_key(config: Path) -> None:
 @click.argument("key_id")
 @click.argument("config", type=_CONFIG)
 def _revoke_key(key_id: str, config: Path) -> None:
-    """Take back the word of a key that somebody else may have: none of its reports is good any more.
+    """Revoke a key that somebody else may have: its reports are no longer valid.
 
     \b
     Example:
@@ -143,7 +143,7 @@ def _revoke_key(key_id: str, config: Path) -> None:
         from scanner.service.signing import revoke_signing_key, signing_keys
     tell(f"{revoke_signing_key(_state(config), key_id).key_id} is revoked")
     if all(key.signs_until for key in signing_keys(_state(config))):
-        tell("no key signs now, and the detector answers nothing: `brickscan serve key new`")
+        tell("no key signs now, so the detector cannot answer: run `brickscan serve key new`")
 
 
 @serve.group()
@@ -159,9 +159,9 @@ def token() -> None:
 @token.command(name="new")
 @click.argument("config", type=_CONFIG)
 @click.option("--for", "expert", required=True, metavar="NAME", help="Name of the expert")
-@click.option("--until", required=True, type=DATE_OR_MINUTE, help="Day (UTC) on which it ends")
+@click.option("--until", required=True, type=DATE_OR_MINUTE, help="Day (UTC) on which it expires")
 def _new_token(config: Path, expert: str, until: datetime.datetime) -> None:
-    """Issue a token, and print it; its digest alone is kept. It is sent as `Authorization: Bearer TOKEN`.
+    """Issue a token and print it; only its digest is kept. It is sent as `Authorization: Bearer TOKEN`.
 
     \b
     Example:
@@ -170,7 +170,9 @@ def _new_token(config: Path, expert: str, until: datetime.datetime) -> None:
     from scanner.service.signing import issue_token
 
     issued, record = issue_token(_state(config), expert, until.replace(tzinfo=datetime.UTC))
-    complain(f"token {record.token_id} of {printable(record.expert)}, until {record.until:%Y-%m-%d}; it is shown once:")
+    complain(
+        f"token {record.token_id} of {printable(record.expert)}, until {record.until:%Y-%m-%d}; it is shown only once:"
+    )
     tell(issued)
 
 

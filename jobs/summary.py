@@ -27,7 +27,7 @@ SHOWN_DOWN_TO = 0.99e-4
 AUDIT_STATE_WORDS: Mapping[AuditState, str] = {
     AuditState.NO_ALARM: "all observed rates are compatible with the stated ones",
     AuditState.ALARM: "an observed rate contradicts the stated one, or a flag could not be proved",
-    AuditState.CANARIES_LOST: "planted marked texts were missed, or named for other users",
+    AuditState.CANARIES_LOST: "planted marked texts were missed, or the wrong users were named",
     AuditState.POSSIBLE_FRAMING: "a few accounts sent texts with messages that no user holds. All else is in order",
     AuditState.NO_DECOYS: "no document was scored under decoy keys, so p-values were not tested",
 }
@@ -48,7 +48,7 @@ def verdict_in_words(audit: ScanAudit) -> str:
     down_to = [holds_down_to(rows) for rows in questions(law_rows).values()]
     limits = [least for least in down_to if least is not None]
     if len(limits) < len(down_to) or not limits:
-        return f"{ending}. A night of this size cannot show how small a p-value may be relied on"
+        return f"{ending}. A night of this size cannot show down to which p-value the rates hold"
     return f"{ending}. On decoy keys, rates are at most twice the stated ones, down to p = {max(limits):g}"
 
 
@@ -120,7 +120,7 @@ def summary(
     ]  # the advice stands first, where nobody misses it
     lines += _nothing_found(outcome)
     if outcome.unread.allowed:
-        lines += _line("careful", f"{outcome.unread.nothing} allow_empty lets such a night end with 0.")
+        lines += _line("careful", f"{outcome.unread.nothing} With allow_empty such a night ends with exit code 0.")
     for caution in cautions:
         lines += _line("careful", printable(caution))
     if outcome.dropped:
@@ -161,13 +161,13 @@ def _read(outcome: "ScanOutcome") -> Iterator[str]:
     if outcome.share is not None:
         yield from _line("part", f"{outcome.share} of the input's files; the scan without --part judges all of them")
     if work.skipped:
-        skipped = f"{work.skipped:,} of {counted(work.shard_count, 'shard')} committed before"
+        skipped = f"{work.skipped:,} of {counted(work.shard_count, 'shard')} already committed"
         text = skipped if outcome.exit_code > 128 else f"{counted(whole.documents, 'document')}; {skipped}"
         yield from _line("whole input" if outcome.share is None else "whole part", text)
     if whole.too_short:
         yield from _line("too short", counted(whole.too_short, "document"))
     if whole.filtered:
-        why = "the filter of common n-grams leaves too few of theirs to be scored"
+        why = "the filter of common n-grams leaves too few of their n-grams to be scored"
         yield from _line("filtered", f"{counted(whole.filtered, 'document')}: {why}")
     if whole.scored_in_part:
         part = "invalid bytes were replaced, or only the first 16 MiB were scored"
@@ -208,7 +208,7 @@ def _flags(outcome: "ScanOutcome", false_positive_rate: float) -> Iterator[str]:
     if outcome.work.looks_price > 1:
         yield from _line(
             "looks added",
-            "earlier scans tested texts of this input with other shares of looks. Over all of these scans, unmarked "
+            "earlier scans tested texts of this input with other shares of looks. Over all these scans, unmarked "
             f"texts may be flagged {outcome.work.looks_price:.4g} times as often",
         )
     yield from _proved(outcome)
@@ -234,7 +234,7 @@ def _proved(outcome: "ScanOutcome") -> Iterator[str]:
         - counts.proved
         - counts.unproved
         - counts.not_offered,
-        "are of formats that offer no proof": counts.not_offered,
+        "are of formats without a second method": counts.not_offered,
     }
     differing = "".join(f"; {number:,} {result}" for result, number in counts_by_result.items() if number)
     yield from _line(
@@ -278,15 +278,15 @@ def _hands(outcome: "ScanOutcome", most_alarms: int | None) -> Iterator[str]:
     yield from (f"LEFT OUT: no text was scored under key {key.key_id}. {key.why}" for key in outcome.unsupported_keys)
     if counts.values_not_read:
         documents = counted(counts.values_not_read, "document")
-        yield f"{documents} with an id, account or time that cannot be read, and is null"
+        yield f"{documents} with an id, account or time that cannot be read and is null"
     if counts.in_future:
         documents = counted(counts.in_future, "document")
-        yield f"{documents} of a time to come, which counts as now: is the clock right, and input.time_zone?"
+        yield f"{documents} with a time in the future, which counts as now: are the clock and input.time_zone right?"
     if counts.older_than_key:
         yield (
             f"{counted(counts.older_than_key, 'flagged document')} older than the key, by the text's own time or, "
-            "where it has none, the file's: chance flagged it, these times are wrong, or text was marked with the key "
-            "before it came into the registry (then set its `active_from` in keys.toml)"
+            "where it has none, the file's: it was flagged by chance, these times are wrong, or text was marked with "
+            "the key before it was added to the registry (then set its `active_from` in keys.toml)"
         )
     if over:
         from scanner.cluster.unread_input import passed_over_in_words
@@ -307,6 +307,6 @@ def _ended(outcome: "ScanOutcome") -> Iterator[str]:
     if outcome.exit_code > 128:
         yield (
             f"Interrupted by {'Ctrl-C' if outcome.exit_code == 130 else 'SIGTERM'}: {done:,} of "
-            f"{outcome.work.shard_count:,} shards are committed. Run the same command again to go on from there."
+            f"{outcome.work.shard_count:,} shards are committed. Run the same command again to continue."
         )
     yield from outcome.unread.too_much

@@ -155,7 +155,7 @@ _STEPS_SECONDS = 5.0
 _SIGN_SECONDS = 10.0
 _STILL_SECONDS = 30.0
 
-COMPILING = "compiling kernels for this machine, once: a minute or two"
+COMPILING = "compiling kernels for this machine (only once): a minute or two"
 """Reason why the first scan after an installation or upgrade begins slowly."""
 
 

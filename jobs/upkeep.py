@@ -66,21 +66,23 @@ def sign(config: Path, yes: bool, dry_run: bool) -> None:
     folder = results_at(str(config)).folder
     faults = {name: fault for name, fault in faults_of_tables(folder).items() if fault is not None}
     if not faults:
-        tell("every table is as brickscan left it, in every byte")
+        tell("every table is byte for byte as brickscan left it")
         return
     lines = [f"{name}: {fault.why}" for name, fault in faults.items()]
-    if confirm([*lines, f"takes {counted(len(faults), 'table')} as they are now"], yes, dry_run):
+    if confirm([*lines, f"accepts {counted(len(faults), 'table')} as they are now"], yes, dry_run):
         for name, fault in faults.items():
             if fault.is_gone:
                 give_up(folder, name)
                 tell(f"{name:<14} given up")
             else:
-                tell(f"{name:<14} signed; {counted(sign_anew(folder, name, fault.state), 'file')} written anew")
+                tell(f"{name:<14} signed; {counted(sign_anew(folder, name, fault.state), 'file')} rewritten")
 
 
 @click.command()
 @results_argument
-@click.option("--retention", default=168, show_default=True, type=Whole(24, 168), help="Hours for which files are kept")
+@click.option(
+    "--retention", default=168, show_default=True, type=Whole(24, 168), help="Hours for which unused files are kept"
+)
 def vacuum(results: str, retention: int) -> None:
     """Delete files that no table needs: of failed attempts, and of merged, replaced or erased rows.
 
@@ -102,7 +104,7 @@ def vacuum(results: str, retention: int) -> None:
 @click.command()
 @results_argument
 def migrate(results: str) -> None:
-    """Move the tables of an earlier version on to this one. No row changes.
+    """Upgrade the tables of an earlier version to this one. No row changes.
 
     It takes a moment, however large the tables are, and you can interrupt and repeat it. End scans of the earlier
     version first: they refuse the tables from then on. Tables from before 0.1.0 are refused.
@@ -120,7 +122,7 @@ def migrate(results: str) -> None:
         versions = migration.migrate(location.folder)
     moved = [name for name, version in versions.items() if version != VERSION]
     for name in moved:
-        tell(f"{name:<14} moved on from version {versions[name]} to {VERSION}")
+        tell(f"{name:<14} upgraded from version {versions[name]} to {VERSION}")
     if not moved:
         tell(f"{counted(len(versions), 'table')} of version {VERSION}, which this brickscan writes: nothing to move on")
     complain(*unchecked_notes(location.folder))
@@ -129,7 +131,7 @@ def migrate(results: str) -> None:
 @click.command()
 @results_argument
 @click.option("--keep", required=True, metavar="DAYS", type=Whole(1, 36_500), help="Days for which nights are kept")
-@click.option("--keep-flags", is_flag=True, help="Keep the flags of dropped nights, until a call without this")
+@click.option("--keep-flags", is_flag=True, help="Keep the flags of dropped nights, until a run without this option")
 @yes_option
 @dry_run_option
 def retain(results: str, keep: int, keep_flags: bool, yes: bool, dry_run: bool) -> None:
@@ -150,9 +152,9 @@ def retain(results: str, keep: int, keep_flags: bool, yes: bool, dry_run: bool) 
     old = retention.expired_rows(folder, retention.cutoff(keep), keep_flags=keep_flags)
     complain(*unchecked_notes(location.folder))
     if not old.nights:
-        tell(f"no night is older than {counted(keep, 'day')}, from its date or its scan, the later one")
+        tell(f"no night is older than {counted(keep, 'day')}, counted from its date or its scan, whichever is later")
         return
-    note = ", of which those that stand are kept" if keep_flags else ""
+    note = ", of which current flags are kept" if keep_flags else ""
     nights = f"{counted(len(old.nights), 'night')}, {old.nights[0]} to {old.nights[-1]}"
     summary = f"drops {nights}: {counted(old.documents, 'document')} and "
     if confirm([summary + f"{counted(old.flagged, 'flag')}{note}", *_claims_stay(location)], yes, dry_run):
@@ -167,13 +169,13 @@ def _claims_stay(location: Results) -> list[str]:
 
     if location.registry is None or not claims_by_text(location.registry, load_registry(location.registry).keys):
         return []
-    return ["stays: claims that were given to the parties, with them; what these showed of a key is public"]
+    return ["remains: claims that were given to the parties; the seeds they show are public"]
 
 
 @click.command()
 @results_argument
 @click.argument("scan_id")
-@click.option("--date", "night", required=True, type=Day(), help="Right date of its data")
+@click.option("--date", "night", required=True, type=Day(), help="Correct date of its data")
 def redate(results: str, scan_id: str, night: datetime) -> None:
     """Correct the date of a scan's data, where its --date was wrong.
 

@@ -67,10 +67,10 @@ _HEAD = ("user", "key", "message", "allocated", "removed")
 @registry_option
 @key_ids_option
 @click.option("--begins", metavar="TEXT", help="Only users whose id begins with this")
-@click.option("--held/--removed", default=None, help="Only messages that are held, or that were removed")
+@click.option("--held/--removed", default=None, help="Only messages that are held, or only those that were removed")
 @click.option("--since", type=_time, help="Only messages given at this time (UTC) or later")
 @click.option("--until", type=_time, help="Only messages given before this time (UTC)")
-@click.option("--after", metavar="KEY_ID:MESSAGE", help="Only messages after this one, the last line of a list")
+@click.option("--after", metavar="KEY_ID:MESSAGE", help="Only messages after this one, for example the last of a list")
 @click.option(
     "--limit",
     type=Whole(1),
@@ -92,8 +92,8 @@ def list_(
 ) -> None:
     """Show who holds which message since when, in order of keys and messages.
 
-    A removed user's message is never given again. The list is the table as it stands; `users verify` tells whether that
-    is how it was written.
+    A removed user's message is never given again. The list shows the table as it is now; `users verify` tells whether
+    that is how it was written.
 
     \b
     Example:
@@ -126,7 +126,7 @@ def list_(
 
 
 def _after(row: tuple[Any, ...]) -> str:
-    return f"there are more: --after {row[1]}:{row[2]} shows what follows"
+    return f"there are more: --after {row[1]}:{row[2]} shows the next ones"
 
 
 @click.command("show", short_help="Show users' messages.")
@@ -166,13 +166,13 @@ def who(key_id: str, message: int, registry: Path | str, form: Form) -> None:
     """
     limit = find_key(load_registry(registry), key_id).messages
     if message >= limit:
-        raise Refused(f"message {message}: key {key_id!r} has the messages 0 to {limit - 1}; name one of these")
+        raise Refused(f"message {message}: key {key_id!r} has messages 0 to {limit - 1}; name one of these")
     rows = _verified(registry, lambda users: users.rows_of_messages(key_id, np.array([message])))
     if rows.height or form != "table":
         _table(rows, form)
     if rows.height:
         return
-    why = "is reserved, and never given to anybody" if is_reserved(message) else "was never given to anybody"
+    why = "is reserved and never given to a user" if is_reserved(message) else "was never given to a user"
     show_footer(form, [f"message {message} of key {key_id} {why}"])
 
 
@@ -186,7 +186,7 @@ def who(key_id: str, message: int, registry: Path | str, form: Form) -> None:
 )
 @click.option("--head", "heads", multiple=True, metavar="HEX", help="Head that you wrote down elsewhere")
 def verify(registry: Path | str, results: tuple[str, ...], heads: tuple[str, ...]) -> int:
-    """Check that nobody changed the table of users: whoever can write it could accuse anybody.
+    """Check that nobody changed the table of users: anyone who can write it could accuse any user.
 
     Its events form a hash chain, and every scan writes the chain's head into its results. The check covers the chain,
     those heads, and times that cannot be right. Exit code 3: something does not fit.
@@ -198,10 +198,12 @@ def verify(registry: Path | str, results: tuple[str, ...], heads: tuple[str, ...
     seen, without = _heads(results)
     for head in heads:
         if len(head) != 64 or not set(head.lower()) <= set("0123456789abcdef"):
-            raise Refused(f"--head {head!r}: is no head; 64 hexadecimal digits are needed, as this command shows them")
+            raise Refused(
+                f"--head {head!r}: is not a head; 64 hexadecimal digits are needed, as this command shows them"
+            )
     verification = verify_users(registry, {head.lower() for head in heads}, seen)
     tell(*_in_words(verification, len({scan.head for scan in seen}), without))
-    complain(*verification.faults, *(f"head {head}: the chain never had it" for head in verification.lost))
+    complain(*verification.faults, *(f"head {head}: was never in the history" for head in verification.lost))
     if verification.clocks:
         complain("a machine's clock was wrong, or users were restored from a copy:", *_first(verification.clocks))
     return 0 if verification.holds else 3
@@ -210,11 +212,11 @@ def verify(registry: Path | str, results: tuple[str, ...], heads: tuple[str, ...
 def _in_words(verification: Verification, heads: int, without: int) -> Iterator[str]:
     yield f"{counted(verification.events, 'event')}, head {verification.head or '-'}"
     if heads:
-        yield f"{counted(heads, 'head')} that scans wrote down"
+        yield f"{counted(heads, 'head')} that scans recorded"
     if without:
-        yield f"{counted(without, 'scan')} wrote no head down: there were no users then"
+        yield f"{counted(without, 'scan')} recorded no head: there were no users then"
     if verification.holds:
-        yield "each event is as it was written, and the index says the same"
+        yield "each event is as it was written, and the index agrees"
 
 
 def _heads(results: Sequence[str]) -> tuple[list[SeenHead], int]:
@@ -225,7 +227,7 @@ def _heads(results: Sequence[str]) -> tuple[list[SeenHead], int]:
     seen, without = list[SeenHead](), 0
     for folder in results:
         if not exist(folder):
-            raise Refused(f"--results {folder}: holds no results; give the folder named in the scan's configuration")
+            raise Refused(f"--results {folder}: has no results; give the folder named in the scan's configuration")
         heads = ask(folder, lambda place=folder: scans(place).select(columns_of_scan).collect())  # type: ignore[misc]
         seen += map(SeenHead._make, heads.drop_nulls("users_head").iter_rows())
         without += heads["users_head"].null_count()
@@ -242,9 +244,7 @@ def _verified(registry: Path | str, find: Callable[["UsersSnapshot"], pl.DataFra
 def _message_after(key_and_message: str) -> tuple[str, int]:
     key_id, _, message = key_and_message.rpartition(":")
     if not key_id or not message.isdecimal():
-        raise Refused(
-            f"--after {key_and_message!r}: a key and a message with a colon between them are needed, such as summer:73"
-        )
+        raise Refused(f"--after {key_and_message!r}: give a key and a message separated by a colon, such as summer:73")
     return key_id, int(message)
 
 
@@ -294,7 +294,7 @@ def users() -> None:
 def _add(
     user_ids: tuple[str, ...], registry: Path | str, key_ids: tuple[str, ...], file: Path | None, column: str, yes: bool
 ) -> int:
-    """Give each user a random message under each key, one that nobody ever had.
+    """Give each user a random message under each key, one that no user has ever had.
 
     Without --key, that is every key with several messages that is not retired. A user who has a message keeps it, so
     you can repeat the call, also from several machines at once. A message is given for good: an id that begins or ends
@@ -307,7 +307,7 @@ def _add(
       brickscan users add --file users.csv --column user_id --registry registry
     """
     if bool(user_ids) == (file is not None):
-        raise click.UsageError("Name the users, or give --file; one of the two.")
+        raise click.UsageError("Either name the users or give --file.")
     names = _column(file, column).to_list() if file is not None else list(user_ids)
     refuse_wrong_clock(registry)
     alike = look_alikes(registry, names)  # first, because it refuses invalid ids
@@ -316,7 +316,7 @@ def _add(
     if mistakes and not confirm(_first(mistakes), yes, dry_run=False):
         return 1
     warnings = [*(mistakes if yes else []), *_returned(registry, names)]
-    warnings += [f"user {name!r} looks like user {other!r}; they are two users" for name, other in alike]
+    warnings += [f"user {name!r} looks like user {other!r}, but they are different users" for name, other in alike]
     complain(*_first(warnings))
     for done in add_users(registry, key_ids or None, names):
         note = f", {done.kept:,} had a message and keep it" if done.kept else ""
@@ -337,15 +337,15 @@ def _returned(registry: Path | str, names: Sequence[str | None]) -> list[str]:
     held = rows.filter(pl.col("removed_at").is_null())
     gone = rows.join(held, on=["user_id", "key_id"], how="anti").group_by("user_id", maintain_order=True)
     return [
-        f"user {name!r} was removed {removed:%Y-%m-%d} and comes back: text that was marked for this id before names "
-        "nobody, since the id may be another person's now; text that is marked from now on names the user"
+        f"user {name!r} was removed {removed:%Y-%m-%d} and is added again: earlier text marked for this id names "
+        "nobody, since the id may belong to another person now; text marked from now on names the user"
         for name, removed in gone.agg(pl.col("removed_at").max()).iter_rows()
     ]
 
 
 def _blank_edges(names: Sequence[str]) -> list[str]:
     return [
-        f"user {name!r} begins or ends with a blank, and is another user than {name.strip()!r}"
+        f"user {name!r} begins or ends with a space, and is a different user from {name.strip()!r}"
         for name in names
         if name != name.strip()
     ]
@@ -353,7 +353,7 @@ def _blank_edges(names: Sequence[str]) -> list[str]:
 
 def _invisible(names: Sequence[str]) -> list[str]:
     return [
-        f"user {name!r} has characters that cannot be seen or that steer terminals; lists show {safe(name)}"
+        f"user {name!r} has characters that are invisible or control terminals; lists show {safe(name)}"
         for name in names
         if safe(name) != name
     ]
@@ -366,8 +366,8 @@ for _command in (list_, show, who, verify):
 @users.command("remove", short_help="Withdraw or erase users.")
 @click.argument("user_ids", nargs=-1, required=True, metavar="USER_ID...")
 @registry_option
-@click.option("--erase", is_flag=True, help="Take the names out of the registry too, for good")
-@click.option("--results", metavar="FOLDER", help="With --erase: results to take them out of too (folder or URI)")
+@click.option("--erase", is_flag=True, help="Permanently remove the names from the registry too")
+@click.option("--results", metavar="FOLDER", help="With --erase: results to remove them from too (folder or URI)")
 @click.option("--accounts", is_flag=True, help="With --results: also erase accounts that have these users' names")
 @yes_option
 @dry_run_option
@@ -380,7 +380,7 @@ def _remove(
     yes: bool,
     dry_run: bool,
 ) -> None:
-    """Withdraw the messages of users for good: from now on they name nobody.
+    """Permanently withdraw the messages of users: from now on these messages name no user.
 
     You are asked first. A running scan may still write a name that it read before, so repeat --erase --results when it
     has ended, and after any interruption. Texts that scans kept of flags naming these users are deleted too.
@@ -396,7 +396,7 @@ def _remove(
     if accounts and results is None:
         raise click.UsageError("--accounts goes with --results.")
     if results is not None and not exist(results):
-        raise Refused(f"--results {results}: holds no results; give the folder named in the scan's configuration")
+        raise Refused(f"--results {results}: has no results; give the folder named in the scan's configuration")
     if results is not None:
         from scanner.results.transactions import refuse_changed_tables
 
@@ -424,13 +424,13 @@ def _what_goes(
     listed = ", ".join(printable(name, 60) for name in names[:USERS_WARNED]) + (
         ", …" if len(names) > USERS_WARNED else ""
     )
-    lines = [f"withdraws {counted(held.height, 'message')}, for good, from {counted(len(names), 'user')}: {listed}"]
+    lines = [f"permanently withdraws {counted(held.height, 'message')} from {counted(len(names), 'user')}: {listed}"]
     if erase:
-        lines.append(f"erases the names, for good, from the registry{f' and from {results}' if results else ''}")
+        lines.append(f"permanently erases the names from the registry{f' and from {results}' if results else ''}")
         if results:
-            lines.append("deletes the texts that scans kept of flags that name them")
+            lines.append("deletes the texts that scans kept for flags that name them")
         if results and accounts:
-            lines.append("erases accounts of the same names, and deletes the rows about them")
+            lines.append("erases accounts with the same names, and deletes the rows about them")
     return lines
 
 
@@ -444,10 +444,10 @@ def _claims_of(registry: Path | str, names: Sequence[str], results: str | None) 
         return []
     if results is None:
         number = counted(sum(map(len, claims.values())), "claim")
-        return [f"{number} showed seeds of this registry's keys: --results tells which are about texts of these users"]
+        return [f"{number} showed seeds of this registry's keys: --results shows which are about texts of these users"]
     return [
-        f"stays: the claim about {printable(path)}:{row} (event {claim.number:,} of key {claim.key_id}, "
-        f"{claim.at:%Y-%m-%d}), with whoever was given it: the text, for whom it is marked, and the name; ask "
+        f"remains: the claim about {printable(path)}:{row} (event {claim.number:,} of key {claim.key_id}, "
+        f"{claim.at:%Y-%m-%d}), with everyone who received it: the text, the user it is marked for, and the name; ask "
         "them to delete the folder"
         for path, row, sha256 in flagged_texts_of(results, names)
         for claim in claims.get(sha256, ())
@@ -456,7 +456,11 @@ def _claims_of(registry: Path | str, names: Sequence[str], results: str | None) 
 
 def _withdraw(registry: Path | str, names: Sequence[str]) -> None:
     removed = remove_users(registry, names)
-    tell(f"{counted(removed, 'message')} withdrawn" if removed else "no message was withdrawn: none is held any more")
+    tell(
+        f"{counted(removed, 'message')} withdrawn"
+        if removed
+        else "no message was withdrawn: these users no longer hold any"
+    )
 
 
 def _erase(
@@ -490,10 +494,10 @@ def _erase(
         tell("the names may still be in results of scans: run this again with --results FOLDER for each")
     elif left := count_accounts(results, names):
         tell(
-            f"the same names stay as accounts, who posted, in {_in_tables(left)}, until their nights are dropped "
+            f"the same names remain as posting accounts in {_in_tables(left)}, until their nights are dropped "
             "(`brickscan retain`): run this again with --accounts to erase them now"
         )
-    tell("the names may still be in the input, in backups, and in what was exported from tables")
+    tell("the names may still be in the input, in backups, and in data exported from tables")
 
 
 def _in_tables(rows: Mapping[str, int]) -> str:
@@ -504,7 +508,7 @@ def _in_tables(rows: Mapping[str, int]) -> str:
 def _column(file: Path, column: str) -> pl.Series:
     separator = {".csv": ",", ".tsv": "\t", ".parquet": None}
     if file.suffix not in separator:
-        raise Refused(f"--file {file}: ends in none of {', '.join(separator)}; one of these is needed")
+        raise Refused(f"--file {file}: must end in one of {', '.join(separator)}; rename it or give another file")
     try:
         between = separator[file.suffix]
         if between is None:
@@ -539,5 +543,5 @@ def _columns_of(names: Sequence[str], suffix: str) -> str:
     for mark, name in ((";", "semicolons"), ("\t", "tabs"), (",", "commas")):
         if mark in names[0]:
             separator = "tabs" if suffix == ".tsv" else "commas"
-            return f"{columns}: its columns are parted by {name}, and {separator} are needed in a {suffix} file"
+            return f"{columns}: its columns are separated by {name}, but a {suffix} file needs {separator}"
     return columns

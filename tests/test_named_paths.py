@@ -259,9 +259,9 @@ HOSTILE_TOKENIZERS = {
     "200,000 lists": ("[" * 200_000 + "]" * 200_000, "is not a tokenizer.json"),
     "200,000 lists in a field": ('{"model": ' + "[" * 200_000 + "]" * 200_000 + "}", "is not a tokenizer.json"),
     "a number of 5,000 digits": ('{"model": ' + "9" * 5000 + "}", "is not a tokenizer.json"),
-    "a pattern that repeats what repeats": (
+    "a pattern that has a repetition inside a repetition": (
         '{"model": {}, "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a+)+$"}}}',
-        "its pattern '(a+)+$' repeats what repeats",
+        "its pattern '(a+)+$' has a repetition inside a repetition",
     ),
 }
 

@@ -86,7 +86,7 @@ def test_a_night_is_seen(night, registry, marked, plain, tmp_path):
     record = json.loads((out / "index.json").read_text())
     assert record["decided"]["this night"]["limits"] == pytest.approx([0.025, 1.0])
     code, _, err = call("report", night.config, "--out", night.folder)
-    assert (code, "is there and holds no report" in err) == (2, True)
+    assert (code, "is not a report" in err) == (2, True)
     code, _, err = call("report", night.config, "--date", "2020-01-01", "--out", tmp_path / "no")
     assert (code, "no scan of the night 2020-01-01 ended" in err) == (2, True)
     assert not (tmp_path / "no").exists()
@@ -122,7 +122,7 @@ KEY = {"key_id": "k", "positions": None, "positions_shown": None}
         ({}, {"proof": "differs"}, "red", "came out differently"),
         ({"audit": "canaries lost", "exit_code": 5}, {}, "amber", "canaries lost.*exit code 5"),
         ({"exit_code": 1}, {}, "amber", "exit code 1"),
-        ({"level_shards_left": 3}, {}, "amber", "the model has not read all that scan"),
+        ({"level_shards_left": 3}, {}, "amber", "the model has not read everything that scan"),
         ({"level_shards_left": 0}, {}, "green", ""),
         ({"quarantined": 11}, {}, "amber", "11 of 1,000 documents could not be scored"),
         ({"quarantined": 10}, {}, "green", ""),

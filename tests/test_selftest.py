@@ -193,5 +193,5 @@ def test_cases_of_other_formats_are_counted_and_not_checked():
     assert check(json.dumps(vectors))[-1] == GroupResult(NOT_READ, 0, [], 1)
     with pytest.raises(ValueError, match="holds no cases"):
         check(json.dumps({"cases": vectors["cases"][-1:]}))
-    with pytest.raises(ValueError, match=r"cases\[0\] is no object"):
+    with pytest.raises(ValueError, match=r"cases\[0\] is not an object"):
         check('{"cases": [1]}')

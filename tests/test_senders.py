@@ -131,7 +131,7 @@ def verdict(number: int, account: str) -> Verdict:
         proof="proved",
         audit="passed",
         spans=(),
-        says=("Marked for: alice \U0001f600", "How seldom: once in 1e9"),
+        says=("Marked for: alice \U0001f600", "How rarely: once in 1e9"),
         does_not_say=("who wrote it",),
         scan_id="scan",
         scanned_at=datetime(2026, 11, 26, tzinfo=UTC),

@@ -92,7 +92,7 @@ def test_a_key_that_claims_used_up_needs_attention():
 def test_a_resumed_night_is_told_as_a_whole():
     assert said(outcome()).split("\n") == [
         f"scan {SCAN_ID}: 1,200 documents in 12.3 s (98 documents/s, 0.20 MB/s)",
-        "whole input  4,000 documents; 9 of 12 shards committed before",
+        "whole input  4,000 documents; 9 of 12 shards already committed",
         "too short    12 documents",
         "in part      1 document: invalid bytes were replaced, or only the first 16 MiB were scored",
         "quarantined  3 documents, 1 file (null_text 3 documents, not_parquet 1 file)",
@@ -137,25 +137,25 @@ def test_verbose_tells_what_the_audit_counted_and_how_to_ask():
         ({"exit_code": 4, "unread": UnreadInput(too_much=("2 files cannot be read.",))}, "2 files cannot be read."),
         (
             {"exit_code": 143},
-            "Interrupted by SIGTERM: 12 of 12 shards are committed. Run the same command again to go on from there.",
+            "Interrupted by SIGTERM: 12 of 12 shards are committed. Run the same command again to continue.",
         ),
         (
             {"totals": ScanTotals(counts=DocumentCounts(values_not_read=1))},
-            "1 document with an id, account or time that cannot be read, and is null",
+            "1 document with an id, account or time that cannot be read and is null",
         ),
         (
             {"totals": ScanTotals(counts=DocumentCounts(in_future=2))},
-            "2 documents of a time to come, which counts as now: is the clock right, and input.time_zone?",
+            "2 documents with a time in the future, which counts as now: are the clock and input.time_zone right?",
         ),
         (
             {"totals": ScanTotals(counts=DocumentCounts(older_than_key=1))},
-            "1 flagged document older than the key, by the text's own time or, where it has none, the file's: chance "
-            "flagged it, these times are wrong, or text was marked with the key before it came into the registry (then "
-            "set its `active_from` in keys.toml)",
+            "1 flagged document older than the key, by the text's own time or, where it has none, the file's: it was "
+            "flagged by chance, these times are wrong, or text was marked with the key before it was added to the "
+            "registry (then set its `active_from` in keys.toml)",
         ),
         (
             {"unread": UnreadInput(passed_over=("/in/\x1b.csv",))},
-            "1 file passed over, not ending in .parquet (.csv 1), such as /in/\\x1b.csv",
+            "1 file skipped, not ending in .parquet (.csv 1), for example /in/\\x1b.csv",
         ),
     ],
 )
@@ -198,7 +198,7 @@ def test_nights_that_were_dropped_are_told():
 
 def test_an_interrupted_scan_tells_what_it_did_itself():
     found = said(outcome(exit_code=130, audit=None, unread=UnreadInput()))
-    assert "whole input  9 of 12 shards committed before\n" in found
+    assert "whole input  9 of 12 shards already committed\n" in found
     assert "flagged      5 documents, at a false-positive rate of 1 in 1,000,000\n" in found
     assert "false flags" not in found
 
@@ -217,7 +217,7 @@ def test_the_weakest_of_the_decoys_is_told_and_where_nothing_is_known_that_is_sa
     strong, weak, none = rows("hhhhu"), rows("hhuuu", "decoy_best", 50), rows("uuuuu", "decoy_all", 50)
     assert verdict_in_words(audit(*strong, *weak)).endswith("down to p = 0.01")
     for found in ((*strong, *none), ()):
-        assert "cannot show how small a p-value may be relied on" in verdict_in_words(audit(*found))
+        assert "cannot show down to which p-value the rates hold" in verdict_in_words(audit(*found))
     assert verdict_in_words(audit(*rows("hhhhh"), *rows("uuuuu", "reserved"))).endswith("down to p = 1e-05")
     assert "decoys, all messages, greenlist;h=4;gamma=1/4, 50 messages: too few to measure" in words.table(audit(*none))
 

@@ -96,7 +96,7 @@ def raising(error: BaseException) -> click.Command:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (Refused(f"--file {HOSTILE}: is not there"), 2),
+        (Refused(f"--file {HOSTILE}: does not exist"), 2),
         (ScanFailed(f"column {HOSTILE}"), 1),
         (click.UsageError(f"no {HOSTILE}"), 2),
         (ValueError(f"unforeseen {HOSTILE}"), 1),
@@ -128,7 +128,7 @@ def test_no_warning_does():
         "from tests.test_text import HOSTILE",
         "@click.command()",
         "def command():",
-        "    logging.getLogger('scanner.cluster.pool').warning('rows of %s are halved', HOSTILE)",
+        "    logging.getLogger('scanner.cluster.pool').warning('rows of %s in half', HOSTILE)",
         "    warnings.warn(HOSTILE, stacklevel=1)",
         "run(command, [])",
     ]

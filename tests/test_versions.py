@@ -136,13 +136,13 @@ def test_tables_and_files_are_moved_one_version_on(night, own_registry, plain, m
     brickscan = ("-m", "jobs.cli")
     code, said = tree.run(*brickscan, "status", night.config)
     assert code == 2
-    assert f"has version {VERSION}, of an earlier brickscan" in said
+    assert f"has version {VERSION} of an earlier brickscan" in said
     assert "brickscan migrate" in said
     code, said = tree.run(*brickscan, "migrate", night.config)
     assert code == 0, said
-    assert said.count(f"moved on from version {VERSION} to {VERSION + 1}") == len([*results.glob("*/_delta_log")])
+    assert said.count(f"upgraded from version {VERSION} to {VERSION + 1}") == len([*results.glob("*/_delta_log")])
     code, said = tree.run(*brickscan, "migrate", night.config)
-    assert (code, "nothing to move on" in said) == (0, True)
+    assert (code, "nothing to upgrade" in said) == (0, True)
     night.write("b", [plain(60, seed) for seed in range(8, 12)])
     code, said = tree.run("-m", "tests.support.deleted", night.config)
     assert code == 0, said

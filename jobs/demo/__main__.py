@@ -183,7 +183,7 @@ def report(rows: pl.DataFrame, quarantined: pl.DataFrame) -> str:
     replies = rows.filter(pl.col("kind") == "reply")
     lines += [f"  {'marked: replies that quote marked text':<44}{replies.height:>10}{replies['flagged'].sum():>10}", ""]
     spans = [f"{low}-{high}" for low, high in LENGTHS]
-    lines.append("  marked: how many of the documents were flagged, by the tokens that the model wrote")
+    lines.append("  marked: how many of the documents were flagged, by the number of tokens that the model wrote")
     lines.append(f"  {'':<34}" + "".join(f"{title:>10}" for title in [*spans, "all"]))
     marked = rows.filter(pl.col("kind") == "marked").sort("key_id_true", "delta", "temperature", descending=True)
     settings = marked.partition_by("key_id_true", "temperature", "delta", as_dict=True, maintain_order=True)
@@ -205,7 +205,7 @@ def _names(marked: pl.DataFrame, spans: list[str]) -> list[str]:
     for title, chosen in (
         ("flagged", pl.col("flagged")),
         ("named: the user", pl.col("right")),
-        ("undecided: a group, nobody of it", pl.col("naming") == Naming.UNDECIDED),
+        ("undecided: a group, no single user", pl.col("naming") == Naming.UNDECIDED),
         ("wrong: somebody else", pl.col("wrong")),
     ):
         lines.append(f"  {title:<34}" + "".join(f"{cell.filter(chosen).height:>10}" for cell in cells))
@@ -238,7 +238,8 @@ def main() -> int:
     rows = compare(folder)
     quarantined = results.quarantine(folder).collect()
     print(
-        f"\nFlagged at a false-positive rate of {FALSE_POSITIVE_RATE:g}, beside the truth, which the scan never saw:\n"
+        f"\nFlagged at a false-positive rate of {FALSE_POSITIVE_RATE:g}, compared with the truth, which the scan "
+        "never saw:\n"
     )
     print(report(rows, quarantined))
     print(
