@@ -77,11 +77,11 @@ def check_source(path: Path, released: Path) -> None:
         (folder,) = extract(gzip.decompress(path.read_bytes()), Path(name)).iterdir()
         files = git("ls-tree", "-r", "--name-only", "-z", "HEAD").decode().split("\0")
         if missing := [file for file in files if not (folder / file).exists()]:
-            sys.exit(f"{path.name} lacks {', '.join(missing)}: name it in MANIFEST.in")
+            sys.exit(f"{path.name} lacks {', '.join(missing)}: list it in MANIFEST.in")
         build_wheel(folder, Path(name))
         (wheel,) = Path(name).glob("*.whl")
         if wheel.read_bytes() != released.read_bytes():
-            sys.exit(f"{path.name} builds another wheel than {released.name}: its source archive lacks a file")
+            sys.exit(f"{path.name} does not build the same wheel as {released.name}: its source archive lacks a file")
 
 
 def write_materials(source: Path, path: Path) -> None:
@@ -126,11 +126,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Build a release from what is committed.")
     parser.add_argument("out", type=Path, help="folder for the release, new or empty")
     by = parser.add_mutually_exclusive_group(required=True)
-    by.add_argument("--key", type=Path, help=f"SSH key that signs {DIGESTS}; a public one is looked up in the agent")
-    by.add_argument("--unsigned", action="store_true", help="build without a signature, to try it")
+    by.add_argument("--key", type=Path, help=f"SSH key that signs {DIGESTS}; for a public key, the agent signs")
+    by.add_argument("--unsigned", action="store_true", help="build without a signature, as a trial")
     given = parser.parse_args()
     if given.key is not None and not given.key.is_file():
-        sys.exit(f"--key {given.key}: is no file; name the SSH key that signs releases")
+        sys.exit(f"--key {given.key}: is not a file; name the SSH key that signs releases")
     built = build(given.out.resolve())
     print(built[-1].read_text(encoding="utf-8"), end="")
     if given.key is not None:

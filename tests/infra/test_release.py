@@ -77,7 +77,7 @@ def test_refuse_a_release_that_nobody_signs(tmp_path):
     folder = checkout(tmp_path / "repository")
     with pytest.raises(AssertionError, match="one of the arguments --key --unsigned is required"):
         run(sys.executable, folder / "infra/release/build.py", tmp_path / "out")
-    with pytest.raises(AssertionError, match="is no file; name the SSH key"):
+    with pytest.raises(AssertionError, match="is not a file; name the SSH key"):
         run(sys.executable, folder / "infra/release/build.py", tmp_path / "out", "--key", tmp_path / "none")
     assert not (tmp_path / "out").exists()
 

@@ -22,11 +22,11 @@ from schemas.registry import MasterKey
 
 LOG = logging.getLogger("vllm.brickscan")
 
-REQUESTS = Counter("brickscan_requests", "Requests that were taken, for users or for the service", ["for"])
-STEERED = Counter("brickscan_requests_steered", "Requests that say which tokens may come, by the field", ["by"])
-REFUSED = Counter("brickscan_requests_refused", "Requests that were refused, by why", ["why"])
-STEPS = Counter("brickscan_steps", "Tokens chosen: marked, forced (one was as good as sure) or unmarked", ["outcome"])
-FINISHED = Counter("brickscan_requests_finished", "Requests by how many of their steps were marked", ["marked"])
+REQUESTS = Counter("brickscan_requests", "Requests accepted, for users or for the service", ["for"])
+STEERED = Counter("brickscan_requests_steered", "Requests that restrict which tokens may come, by field", ["by"])
+REFUSED = Counter("brickscan_requests_refused", "Requests refused, by reason", ["why"])
+STEPS = Counter("brickscan_steps", "Tokens chosen: marked, forced (one was almost certain) or unmarked", ["outcome"])
+FINISHED = Counter("brickscan_requests_finished", "Requests by the share of their steps that were marked", ["marked"])
 
 SECONDS = 10.0
 """Seconds between two looks at a device's counts, each of which waits for the device."""
@@ -157,7 +157,7 @@ class Door:
     def _read_again(self) -> MasterKey:
         again = find_key(self._settings)
         if (again.commitment, again.parameters) != (self._key.commitment, self._key.parameters):
-            raise Refused(f"key {again.key_id!r} is another one now; start the server again to mark with it")
+            raise Refused(f"key {again.key_id!r} was replaced; restart the server to mark with the new key")
         return again
 
     def _changed_at(self) -> int:

@@ -80,9 +80,9 @@ def find_key(settings: Settings) -> MasterKey:
     open_to = writable_by_others([path])
     if open_to is not None:
         raise Refused(
-            f"registry {settings.registry}: others can write {open_to} "
-            f"(mode {stat.S_IMODE(open_to.stat().st_mode):04o}) and so change its keys; take that right away "
-            f"(chmod o-w {open_to})"
+            f"registry {settings.registry}: others can write {open_to} (mode "
+            f"{stat.S_IMODE(open_to.stat().st_mode):04o}) and so change its keys; remove that permission (chmod o-w "
+            f"{open_to})"
         )
     keys = read_toml(path, Registry).keys
     found = next((key for key in keys if key.key_id == settings.key_id), None)
@@ -106,7 +106,7 @@ def refuse_if_it_marks_nothing(key: MasterKey) -> None:
     if not key.marks(datetime.now(UTC)):
         raise Refused(
             f"key {key.key_id!r} does not mark now (from {key.active_from}, until {key.active_until}, retired at "
-            f"{key.retired_at}); name a key that does, or make one with `brickscan keys new`"
+            f"{key.retired_at}); name an active key, or make one with `brickscan keys new`"
         )
 
 
@@ -115,7 +115,7 @@ def check_message(key: MasterKey, message: int | None, name: str) -> None:
     if message is None:
         return
     if not 0 <= message < key.messages:
-        raise Refused(f"{name} = {message} is no message of key {key.key_id!r}; allowed: 0 to {key.messages - 1}")
+        raise Refused(f"{name} = {message} is not a message of key {key.key_id!r}; allowed: 0 to {key.messages - 1}")
     if is_reserved(message):
         raise Refused(f"{name} = {message} is reserved: no user ever gets it, and a scan counts it as an error")
 
@@ -136,7 +136,8 @@ def open_key(settings: Settings) -> ServedKey:
     if commitment(secret, name, version).hex() != key.commitment:
         raise SecretError(
             f"key {key.key_id!r}: the secret at {key.secret} does not fit the recorded commitment "
-            f"{str(key.commitment)[:16]}…; another secret lies there now, or its format or parameters were edited"
+            f"{str(key.commitment)[:16]}…; there is a different secret there now, or its format or parameters were "
+            "edited"
         )
     source: SubKeys | SeedSource
     if seeds is None:
@@ -158,7 +159,7 @@ def _beacon(key: MasterKey) -> bytes:
     if key.record is None or key.parameters.get("beacon") != beacon.hex():
         raise Refused(
             f"key {key.key_id!r}: its beacon does not follow from record and beacon_value; one of them was edited: "
-            "restore what was there"
+            "restore the original"
         )
     return beacon
 
@@ -177,7 +178,7 @@ def check_tokenizer(key: MasterKey, file: Path | None, served: str) -> None:
     if file is None:
         raise TokenizerError(
             f"tokenizer {served!r}: no tokenizer.json was found for it on this machine, so it cannot be compared with "
-            f"that of key {key.key_id!r}; give --tokenizer a local folder that holds it"
+            f"the tokenizer of key {key.key_id!r}; give --tokenizer a local folder that contains it"
         )
     sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
     if sha256 != key.tokenizer.sha256:
@@ -279,7 +280,7 @@ class Marker:
         except (Refused, ScanFailed) as why:
             if not self._said:
                 self._said = True
-                LOG.error("nothing is marked until this server is started again: %s", why)
+                LOG.error("nothing is marked until this server is restarted: %s", why)
             return False
         return True
 

@@ -57,11 +57,11 @@ def read_request(params: Params, key: MasterKey, service_message: int | None) ->
     if message is None:
         raise Refusal(
             "no_message",
-            f"vllm_xargs.{MESSAGE} is missing: every text of this server is marked for somebody; send requests through "
+            f"vllm_xargs.{MESSAGE} is missing: every text of this server is marked for a user; send requests through "
             "the gateway, which sets it",
         )
     if isinstance(message, bool) or not isinstance(message, int):
-        raise Refusal("bad_message", f"vllm_xargs.{MESSAGE} = {message!r} is no message; a whole number is needed")
+        raise Refusal("bad_message", f"vllm_xargs.{MESSAGE} = {message!r} is not a message; a whole number is needed")
     try:
         check_message(key, message, f"vllm_xargs.{MESSAGE}")
     except Refused as error:
@@ -131,8 +131,8 @@ def refuse_probabilities(params: Params) -> None:
         if getattr(params, name, None) is not None:
             raise Refusal(
                 "logprobs",
-                f"{name}: this server tells no probabilities, since they are those of unmarked text; leave it out (the "
-                "operator can allow it with BRICKSCAN_LOGPROBS=1)",
+                f"{name}: this server does not return probabilities, since they would be those of unmarked text; "
+                "leave it out (the operator can allow it with BRICKSCAN_LOGPROBS=1)",
             )
 
 
@@ -144,7 +144,7 @@ def _refuse_numbers_that_cannot_be_computed_with(params: Params) -> None:
         except (OverflowError, TypeError):
             fits = False
         if not fits:
-            raise Refusal("bad_number", f"{name} is no finite number of float64; allowed: up to ±1.8e308")
+            raise Refusal("bad_number", f"{name} is not a finite float64; allowed: up to ±1.8e308")
 
 
 def _refuse_what_gumbel_cannot_mark(params: Params) -> None:
@@ -152,8 +152,9 @@ def _refuse_what_gumbel_cannot_mark(params: Params) -> None:
     if params.temperature < _GREEDY or params.top_k == 1:
         raise Refusal(
             "greedy",
-            f"temperature = {params.temperature}, top_k = {params.top_k}: this server's Gumbel mark lies in the choice "
-            "among tokens, and greedy text has none; ask for a temperature above 0, such as 0.7, and more tokens",
+            f"temperature = {params.temperature}, top_k = {params.top_k}: this server's Gumbel mark is in the choice "
+            "among tokens, and greedy decoding has no choice; ask for a temperature above 0, such as 0.7, and more "
+            "tokens",
         )
     if params.n > 1:
         raise Refusal(

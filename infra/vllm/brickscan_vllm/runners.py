@@ -177,13 +177,13 @@ class BatchRows:
         """
         requests = [self._rows.get(row) for row in range(len(logits))]
         if None in requests:
-            raise RuntimeError(f"row {requests.index(None)} of {len(logits)} has no request that brickscan knows of")
+            raise RuntimeError(f"row {requests.index(None)} of {len(logits)} has no request that brickscan knows")
         known = [request for request in requests if request is not None]
         windows = [request.window(self._marker.window) for request in known]
         if any(-1 in window for window in windows if window):
             raise RuntimeError(
-                "vLLM hides the newest tokens from plugins (-1, asynchronous scheduling): nothing can be marked by "
-                "them; start it with --no-async-scheduling"
+                "vLLM hides the newest tokens from plugins (-1, asynchronous scheduling), and nothing can be marked "
+                "without them; start it with --no-async-scheduling"
             )
         none = [0] * self._marker.window
         on = self._put([window is not None for window in windows])

@@ -52,7 +52,8 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
     plugins = environment.get(PLUGINS)
     if plugins is not None and "brickscan" not in plugins.split(","):
         raise Refused(
-            f"{PLUGINS} = {plugins!r} leaves out what keeps vLLM from dropping the mark: add brickscan, or unset it"
+            f"{PLUGINS} = {plugins!r} leaves out brickscan, without which vLLM drops the mark: add brickscan, or "
+            "unset it"
         )
     if environment.get(LOGPROBS) not in (None, "", "0", "1"):
         raise Refused(f"{LOGPROBS} = {environment[LOGPROBS]!r} is not allowed; 1 lets clients ask for probabilities")
@@ -81,7 +82,7 @@ def _delta(text: str | None) -> float:
 
 def _whole(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise Refused(f"{SERVICE_MESSAGE} = {text!r} is no message; a whole number from 0 is needed")
+        raise Refused(f"{SERVICE_MESSAGE} = {text!r} is not a message; a whole number, 0 or more, is needed")
     return int(text)
 
 
@@ -99,7 +100,8 @@ def check_token(secret: bytes, key_id: str, message: int, token: object, now: fl
     """Raise Refused unless the token is the gateway's for this message, and holds now (seconds since 1970)."""
     if not (isinstance(token, str) and token.isascii()):
         raise Refused(
-            "brickscan_token is missing or no token: this server takes a message from its gateway alone, which signs it"
+            "brickscan_token is missing or is not a token: this server accepts a message only from its gateway, which "
+            "signs it"
         )
     expires = token.partition(".")[0]
     if not (expires.isascii() and expires.isdigit() and len(expires) <= 12):

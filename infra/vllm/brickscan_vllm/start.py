@@ -58,13 +58,17 @@ def check_server(config: Config, settings: Settings, version: int) -> None:
     """
     model, speculative = config.model_config, config.speculative_config
     if getattr(config, "watermark_config", None) is not None:
-        raise Refused("vLLM's own watermark is on: a text carries one mark; take away vLLM's option, or brickscan-vllm")
+        raise Refused(
+            "vLLM's own watermark is on, but a text carries only one mark; remove vLLM's option, or brickscan-vllm"
+        )
     if getattr(model, "enable_trace_replay", False):
-        raise Refused("trace replay puts other tokens in the place of marked ones: start vLLM without it")
+        raise Refused("trace replay replaces marked tokens with others: start vLLM without it")
     if getattr(model, "is_diffusion", False):
-        raise Refused("a diffusion model writes tokens in no order, and a mark goes by the tokens before: not served")
+        raise Refused(
+            "a diffusion model does not write tokens in order, but a mark depends on the previous tokens: not supported"
+        )
     if getattr(speculative, "rejection_sample_method", None) == "synthetic":
-        raise Refused("synthetic acceptance takes drafts that nothing marked: choose another rejection_sample_method")
+        raise Refused("synthetic acceptance accepts unmarked drafts: choose another rejection_sample_method")
     if settings.logprobs and str(getattr(model, "logprobs_mode", "")).startswith("processed"):
         raise Refused(
             "processed logprobs show which tokens the mark raises: start vLLM with --logprobs-mode raw_logprobs, or "
@@ -73,7 +77,7 @@ def check_server(config: Config, settings: Settings, version: int) -> None:
     if version == 1 and config.scheduler_config.async_scheduling and CLASS not in (model.logits_processors or ()):
         raise Refused(
             "vLLM's V1 runner hides the newest tokens from plugins when it schedules asynchronously: start it with "
-            f"--no-async-scheduling, or with --logits-processors {CLASS} as well, by which it shows them"
+            f"--no-async-scheduling, or with --logits-processors {CLASS} as well, which makes it show them"
         )
     check_tokenizer(find_key(settings), tokenizer_file(model), str(model.tokenizer))
 

@@ -37,20 +37,20 @@ def total(counter, *labels):
     [
         ("greenlist", params(), "no_message", "brickscan_message is missing"),
         ("greenlist", params(extra_args=None), "no_message", "brickscan_message is missing"),
-        ("greenlist", params("12"), "bad_message", "'12' is no message"),
-        ("greenlist", params(True), "bad_message", "True is no message"),
-        ("greenlist", params(1.0), "bad_message", "1.0 is no message"),
-        ("greenlist", params([4]), "bad_message", r"\[4\] is no message"),
+        ("greenlist", params("12"), "bad_message", "'12' is not a message"),
+        ("greenlist", params(True), "bad_message", "True is not a message"),
+        ("greenlist", params(1.0), "bad_message", "1.0 is not a message"),
+        ("greenlist", params([4]), "bad_message", r"\[4\] is not a message"),
         ("greenlist", params(-1), "bad_message", "allowed: 0 to 4999"),
         ("greenlist", params(5000), "bad_message", "allowed: 0 to 4999"),
         ("greenlist", params(39), "bad_message", "39 is reserved"),
         ("greenlist", params(**BEAMS), "beams", "beam search"),
-        ("gumbel", params(4, temperature=0.0), "greedy", "greedy text has none"),
-        ("gumbel-v3", params(4, temperature=1e-6), "greedy", "greedy text has none"),
+        ("gumbel", params(4, temperature=0.0), "greedy", "greedy decoding has no choice"),
+        ("gumbel-v3", params(4, temperature=1e-6), "greedy", "greedy decoding has no choice"),
         ("gumbel", params(4, top_k=1), "greedy", "top_k = 1"),
         ("gumbel", params(4, n=2), "n", "n = 2"),
         *(
-            ("greenlist", params(4, **{name: wrong}), "bad_number", f"{name} is no finite number")
+            ("greenlist", params(4, **{name: wrong}), "bad_number", f"{name} is not a finite")
             for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty")
             for wrong in (10**400, -(10**400), float("inf"), float("nan"))
         ),
@@ -141,7 +141,7 @@ def test_only_the_gateway_says_for_whom(settings, monkeypatch):
         ({"BRICKSCAN_REGISTRY": "r", "BRICKSCAN_KEY": "k", "BRICKSCAN_DELTA": "0"}, "BRICKSCAN_DELTA = '0'"),
         ({"BRICKSCAN_REGISTRY": "r", "BRICKSCAN_KEY": "k", "BRICKSCAN_DELTA": "x"}, "BRICKSCAN_DELTA = 'x'"),
         ({"BRICKSCAN_REGISTRY": "r", "BRICKSCAN_KEY": "k", "BRICKSCAN_DELTA": "nan"}, "BRICKSCAN_DELTA = 'nan'"),
-        ({"BRICKSCAN_REGISTRY": "r", "BRICKSCAN_KEY": "k", "BRICKSCAN_SERVICE_MESSAGE": "-4"}, "'-4' is no message"),
+        ({"BRICKSCAN_REGISTRY": "r", "BRICKSCAN_KEY": "k", "BRICKSCAN_SERVICE_MESSAGE": "-4"}, "'-4' is not a message"),
         ({"BRICKSCAN_REGISTRY": "r", "BRICKSCAN_KEY": "k", "BRICKSCAN_LOGPROBS": "yes"}, "BRICKSCAN_LOGPROBS = 'yes'"),
         ({"BRICKSCAN_REGISTRY": "r", "BRICKSCAN_KEY": "k", "VLLM_PLUGINS": "lora"}, "add brickscan, or unset it"),
         ({"BRICKSCAN_REGISTRY": "r", "BRICKSCAN_KEY": "k", "VLLM_PLUGINS": ""}, "add brickscan, or unset it"),
@@ -270,7 +270,7 @@ def test_no_door_is_no_way_in(monkeypatch):
 def test_probabilities_of_unmarked_text_are_not_told(settings, asked):
     """A client could choose tokens by unmarked probabilities; vLLM's --max-logprobs 0 still allows logprobs = 0."""
     before = total(REFUSED, "logprobs")
-    with pytest.raises(ValueError, match=f"{next(iter(asked))}: this server tells no probabilities"):
+    with pytest.raises(ValueError, match=f"{next(iter(asked))}: this server does not return probabilities"):
         Door(settings("greenlist")).check(params(4, **asked))
     assert total(REFUSED, "logprobs") == before + 1
     Door(settings("greenlist")._replace(logprobs=True)).check(params(4, **asked))

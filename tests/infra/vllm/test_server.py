@@ -227,7 +227,7 @@ def test_what_a_signing_gateway_lets_through(gum, keys, through):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"temperature": 0}, "greedy text has none"),
+        ({"temperature": 0}, "greedy decoding has no choice"),
         ({"n": 2}, "n = 2"),
         ({"use_beam_search": True, "n": 2}, "beam search"),
     ],
