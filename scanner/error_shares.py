@@ -128,7 +128,7 @@ class ErrorShares(NamedTuple):
             ValueError: such texts are not tested.
         """
         if self.levels is None:
-            raise ValueError("texts whose tokens count by a model have no weight: they are not tested")
+            raise ValueError("texts weighted by a model have no weight: they are not tested")
         return ErrorShares(self.levels)
 
     def corrections(self, key: MasterKey, keys_tested: int) -> NDArray[np.float64]:
@@ -210,7 +210,7 @@ LOOK_SUPPORT: Mapping[str, Callable[[MasterKey], bool]] = {
     "normalised text": reads_normal_forms,
     "parts of texts": lambda key: format_of(key).scores_parts,
     "all posts of an account": lambda key: format_of(key).basis().proven,
-    "tokens weighed by a model": can_have_levels,
+    "tokens weighted by a model": can_have_levels,
 }
 """Each look besides that at the whole text as written, with a function that tells whether a key takes it."""
 
@@ -223,7 +223,7 @@ def _looks_on(weights: ErrorShares) -> list[str]:
 def looks_lacking(key: MasterKey, weights: ErrorShares) -> list[str]:
     """Write a sentence on each look that is turned on but not taken by a key."""
     return [
-        f"scans do not look at {look}, since its format does not offer that"
+        f"scans do not look at {look}, because the key's format does not support it"
         for look in _looks_on(weights)
         if not LOOK_SUPPORT[look](key)
     ]
@@ -246,7 +246,7 @@ def looks_beyond_record(record: Mapping[str, float], weights: ErrorShares) -> li
         elif share > record[look] * (1 + 1e-9):  # products of decimal shares
             sentences.append(
                 f"the public record gives the look {look!r} {record[look]:g} of the rate, and this scan {share:g}: a "
-                f"claim goes by the record, so that its p is {share / record[look]:.3g} times that of the scan"
+                f"claim follows the record, so its p is {share / record[look]:.3g} times the p of the scan"
             )
     return sentences
 
@@ -266,7 +266,7 @@ _SHARES_IN_WORDS = {
     "normalised/1": "texts normalised",
     "parts/1": "parts of texts",
     "account/1": "all posts of an account",
-    "levels/1": "texts weighed by a model",
+    "levels/1": "texts weighted by a model",
 }
 
 

@@ -76,7 +76,7 @@ class FileFault(InternalFault):
 
     def __init__(self, reason: str, detail: str) -> None:
         if reason not in LASTING_FILE_REASONS + PASSING_FILE_REASONS:
-            raise ValueError(f"{reason!r} is no reason for a file's quarantine")
+            raise ValueError(f"{reason!r} is not a reason for a file's quarantine")
         super().__init__(reason, detail)
         self.reason = reason
         self.detail = detail

@@ -118,7 +118,7 @@ def fix_filter(plan: Plan, scan_id: str | None) -> Plan:
     for each in FILTERS:
         return each.fix(plan, scan_id)
     if plan.config.filter is not None:
-        raise Refused("[filter]: this brickscan has no filter; leave the section out")
+        raise Refused("[filter]: this installation has no filter; remove the section")
     return plan
 
 
@@ -142,4 +142,4 @@ def filtering() -> Filtering:
     """
     for each in FILTERS:
         return each
-    raise Refused("n-grams were left out by a filter, which this brickscan does not have")
+    raise Refused("n-grams were left out by a filter, which this installation does not have")

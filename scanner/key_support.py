@@ -48,13 +48,17 @@ def lacks(key: MasterKey, scan_filter: ScanFilter | None) -> str:
     if scan_filter is None:
         return "it has no filter"
     if scan_filter.by_account:
-        return "its filter counts accounts, since [input] names a column of them, and that of the audit counts texts"
+        return (
+            "its filter counts accounts, because [input] names an account column, but the audit's filter counts texts"
+        )
     if scan_filter.texts > audited.texts:
-        return f"its filter leaves out n-grams of {scan_filter.texts} texts, the audit those of {audited.texts}"
+        return (
+            f"its filter leaves out n-grams of {scan_filter.texts} texts, the audit's filter those of {audited.texts}"
+        )
     kind = key.tokenizer.sha256, reach_of(format_of(key).rule())
     learnt = audited.learnt if scan_filter.learnt is None else scan_filter.learnt.get(kind, 0)
     if learnt < audited.learnt:
-        return f"its filter was learnt from {learnt:,} texts, that of the audit from {audited.learnt:,}"
+        return f"its filter was learnt from {learnt:,} texts, the audit's filter from {audited.learnt:,}"
     return ""
 
 
@@ -77,7 +81,7 @@ def supported_keys(
     found = [UnsupportedKey(key.key_id, _fault(key, config, tested, scan_filter)) for key in keys]
     supported = tuple(key for key, fault in zip(keys, found, strict=True) if not fault.why)
     others = ", ".join(f'"{key.key_id}"' for key in supported)
-    leave_it_out = f"; or leave it out on purpose: keys = [{others}]" if supported else ""
+    leave_it_out = f"; or leave the key out explicitly: keys = [{others}]" if supported else ""
     wrong = tuple(key._replace(why=key.why + leave_it_out) for key in found if key.why)
     if wrong and (config.keys is not None or config.audit.require_admission or not supported):
         raise Refused(wrong[0].why)
@@ -96,12 +100,12 @@ def _fault(key: MasterKey, config: ScanConfig, tested: int, scan_filter: ScanFil
     setting = "audit.require_admission" if of_all else f"false_positive_rate: {key.format!r} has no law over its keys"
     if key.admission is None or key.admitted_by is None:
         return (
-            f"{setting}: key {key.key_id!r} never passed an audit with its {key.messages} message"
-            f"{'s' * (key.messages != 1)}; audit it with `brickscan calibrate` and record that with `brickscan keys "
-            f"admit {key.key_id}`"
+            f"{setting}: key {key.key_id!r} has never passed an audit with its {key.messages} "
+            f"message{'s' * (key.messages != 1)}; audit it with `brickscan calibrate` and record the result with "
+            f"`brickscan keys admit {key.key_id}`"
         )
     if key.admission.holds_down_to > rate:
-        share = "" if rate == all_keys else f", of which it has {rate:.2g} among the registry's keys"
+        share = "" if rate == all_keys else f", of which this key has {rate:.2g}"
         return (
             f"{setting}: the rate of key {key.key_id!r} is known to hold down to "
             f"{key.admission.holds_down_to:g}, not to false_positive_rate = {all_keys:g}{share}; audit it over "
@@ -109,13 +113,13 @@ def _fault(key: MasterKey, config: ScanConfig, tested: int, scan_filter: ScanFil
         )
     if key.admission.dedup != config.dedup:
         return (
-            f"{setting}: key {key.key_id!r} passed an audit with keys.dedup = {key.admission.dedup!r}, which scores "
-            f"other positions than this scan with dedup = {config.dedup!r}; audit it as it is scanned"
+            f"{setting}: key {key.key_id!r} passed an audit with keys.dedup = {key.admission.dedup!r}, but this scan "
+            f"has dedup = {config.dedup!r} and scores other positions; audit it with the scan's dedup"
         )
     lacking = lacks(key, scan_filter)
     if lacking:
         return (
-            f"{setting}: key {key.key_id!r} passed an audit that left out common n-grams, and this scan would score "
+            f"{setting}: key {key.key_id!r} passed an audit that left out common n-grams, but this scan would score "
             f"more: {lacking}; {_advice(scan_filter)}"
         )
     return ""
@@ -123,8 +127,8 @@ def _fault(key: MasterKey, config: ScanConfig, tested: int, scan_filter: ScanFil
 
 def _advice(scan_filter: ScanFilter | None) -> str:
     if scan_filter is None or scan_filter.learnt is None:
-        return "set `filter` as the audit's keys.filter is, or audit the key without keys.filter"
+        return "set `filter` to the audit's keys.filter, or audit the key without keys.filter"
     return (
-        "scan earlier nights under other keys of its tokenizer and window first, or audit the key with a smaller "
-        "keys.filter.learnt, or without keys.filter"
+        "first scan earlier nights under other keys with the same tokenizer and window, or audit the key with a "
+        "smaller keys.filter.learnt, or without keys.filter"
     )

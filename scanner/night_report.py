@@ -178,7 +178,9 @@ def night_of(
     silent = silent_scans(results, night, {scan["scan_id"] for scan in night_scans})
     if not night_scans and not silent:
         others = ", ".join(sorted(set(nights), reverse=True)[:5]) or "none"
-        raise Refused(f"results: no scan of the night {night} ended; nights of which some did, newest first: {others}")
+        raise Refused(
+            f"results: no scan of the night {night} finished; nights with finished scans, newest first: {others}"
+        )
     scans_with_silent = [*night_scans, *silent]
     ids = [scan["scan_id"] for scan in scans_with_silent]
     scan_filter = pl.col("scan_id").is_in(ids)
@@ -249,12 +251,14 @@ def _light(
             amber.append(f"the audit of scan {scan['scan_id']} says: {scan['audit']}")
         amber += [f"scan {scan['scan_id']} scored no text under key {key_id}" for key_id in scan["keys_left_out"] or ()]
         amber += [f"scan {scan['scan_id']}: {sentence}" for sentence in used_up(scan["keys"])]
-        amber += [f"the model has not read all that scan {scan['scan_id']} scored"] * bool(scan["level_shards_left"])
+        amber += [f"the model has not read everything that scan {scan['scan_id']} scored"] * bool(
+            scan["level_shards_left"]
+        )
         if scan["exit_code"] != 0:
             amber.append(f"scan {scan['scan_id']} ended with exit code {scan['exit_code']}")
     unproved = sum(row["proof"] == Proof.DIFFERS for row in flags)
     if unproved:
-        red.append(f"{unproved:,} flags came out differently when they were computed again")
+        red.append(f"{unproved:,} flags gave different results when they were computed again")
     lost = sum(scan["quarantined"] for scan in night_scans)
     read = sum(scan["documents"] for scan in night_scans)
     if read and lost > read / 100:
@@ -341,7 +345,7 @@ def write_report(
     """
     out = Path(os.path.abspath(out))  # "." has no name
     if out.exists() and not (out / _MARKER).is_file():
-        raise Refused(f"--out {out}: is there and holds no report; name a folder that is new or holds one")
+        raise Refused(f"--out {out}: exists and is not a report; name a new folder, or one with a report")
     unfinished = out.with_name(f".{out.name}.{secrets.token_hex(8)}.unfinished")  # a link there would lead elsewhere
     try:
         unfinished.mkdir(mode=0o770, parents=True)

@@ -276,8 +276,8 @@ def green_list(gamma: str, delta: float | None, green_share: float | None) -> Gr
     return GreenShare(
         fraction,
         green_share,
-        f"each scored token is green with chance {green_share:g}; where chances differ about this mean, the power is at"
-        " least what is said in rows that read 'exact or more'",
+        f"each scored token is green with chance {green_share:g}; if chances vary around this mean, the power is at "
+        "least the value in rows that say 'exact or more'",
     )
 
 
@@ -332,12 +332,12 @@ def marked_text(name: str, options: Mapping[str, Any]) -> MarkAssumption:
             is out of range.
     """
     if name not in STRENGTHS:
-        raise Refused(f"--method {name!r}: no power is known of this format; allowed: {', '.join(STRENGTHS)}")
+        raise Refused(f"--method {name!r}: power cannot be computed for this format; allowed: {', '.join(STRENGTHS)}")
     how = STRENGTHS[name]
     given = {option for stated in STRENGTHS.values() for option in stated.one_of if options[option] is not None}
     if len(given) != 1 or not given <= set(how.one_of):
         wanted = " or ".join("--" + option.replace("_", "-") for option in how.one_of)
-        raise Refused(f"--method {name} needs {wanted}, one of the two, and no option of the other method")
+        raise Refused(f"--method {name} needs exactly one of {wanted}, and no option of the other method")
     return how.marked(**{option: options[option] for option in (*how.one_of, *how.also)})
 
 

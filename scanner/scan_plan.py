@@ -220,7 +220,7 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
     registry, results = load_registry(folder), results_of(config, config_file)
     locations = tuple(resolve(path, base, date) for path in config.input.paths)
     if date is None and "{date}" in (config.input.where or ""):
-        raise Refused(f"input.where: {config.input.where!r} holds {{date}}; say which with --date yesterday")
+        raise Refused(f"input.where: {config.input.where!r} contains {{date}}; give the date with --date yesterday")
     keys = keys_under_test(registry, config.registry, config.keys)
     tested = keys_tested(registry)
     filtered = ScanFilter(config.filter.texts, by_account=config.input.account is not None) if config.filter else None
@@ -264,10 +264,16 @@ def _beyond_records(folder: str, keys: Sequence[MasterKey], weights: ErrorShares
 def _canaries(config: ScanConfig, registry: Registry) -> Canaries | None:
     """Return the registry's canaries. None if the input has no accounts by which to recognise them."""
     if config.audit.canaries is not None and registry.canaries is None:
-        what = f"registry {config.registry!r} has no canaries; make them with `brickscan canaries`, or leave it out"
+        what = (
+            f"registry {config.registry!r} has no canaries; make them with `brickscan canaries`, or leave "
+            "audit.canaries out"
+        )
         raise Refused(f"audit.canaries = {config.audit.canaries}: {what}")
     if config.audit.canaries is not None and config.input.account is None:
-        what = "canaries are told by their accounts; name their column in input.account, or leave it out"
+        what = (
+            "canaries are recognised by their accounts; name the account column in input.account, or leave "
+            "audit.canaries out"
+        )
         raise Refused(f"audit.canaries = {config.audit.canaries}: {what}")
     return registry.canaries if config.input.account is not None else None
 
@@ -276,7 +282,7 @@ def _refuse_results_as_input(field: str, folder: str, locations: tuple[str, ...]
     """Refuse tables of our own in an input path. Every run would scan the output of the last run."""
     for location in (location.removeprefix(DELTA_PREFIX) for location in locations):
         if Path(real_location(folder)).is_relative_to(real_location(location)):
-            raise Refused(f"{field}: {folder} lies in the input path {location}; give a folder outside of the input")
+            raise Refused(f"{field}: {folder} is inside the input path {location}; give a folder outside the input")
 
 
 def keys_tested(registry: Registry) -> int:

@@ -30,7 +30,9 @@ class LawConfig(_ConfigTable):
         if set(self.windows) == {0} and set(self.dedups) == {"context"}:
             raise ValueError("window 0 with dedup 'context' scores one position of a text; add another window or dedup")
         if self.version == 3 and self.messages > MOST_NUMBERS:
-            raise ValueError(f"messages = {self.messages}: of version 3 at most {MOST_NUMBERS} are scored one by one")
+            raise ValueError(
+                f"messages = {self.messages}: under version 3 at most {MOST_NUMBERS} are scored one by one"
+            )
         return self
 
 
@@ -80,7 +82,7 @@ class CalibrationConfig(_ConfigTable):
     @model_validator(mode="after")
     def _requests_something(self) -> "CalibrationConfig":
         if not (self.law or self.figure or self.keys):
-            raise ValueError("nothing to do: add a section [law], [figure] or [keys]; only keys needs fields")
+            raise ValueError("nothing to do: add a section [law], [figure] or [keys]; only [keys] needs fields")
         return self
 
 

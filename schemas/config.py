@@ -36,7 +36,7 @@ class InputConfig(_ConfigTable):
     @model_validator(mode="after")
     def _one_version(self) -> "InputConfig":
         if self.version is not None and self.timestamp is not None:
-            raise ValueError("version and timestamp both say which state of the table is read; give one of them")
+            raise ValueError("version and timestamp both choose a state of the table; give only one of them")
         if self.timestamp is not None and self.timestamp.tzinfo is None:
             raise ValueError("timestamp has no zone; write it as 2026-08-31T04:00:00Z")
         return self
@@ -46,7 +46,7 @@ class InputConfig(_ConfigTable):
     def _zone_is_known(cls, name: str) -> str:
         import polars as pl  # polars brings its own zones, so the machine's do not matter
 
-        wrong = ValueError("no zone of the IANA database; allowed: UTC, Europe/Berlin, America/New_York, …")
+        wrong = ValueError("not a time zone of the IANA database; allowed: UTC, Europe/Berlin, America/New_York, …")
         if not name[:1].isalpha():  # +02:00 cannot change between summer and winter
             raise wrong
         try:
@@ -58,7 +58,7 @@ class InputConfig(_ConfigTable):
 
 def _check_gpus(field: str, gpus: float) -> None:
     if gpus > 1 and not gpus.is_integer():
-        raise ValueError(f"{field} = {gpus}: Ray gives a share of one GPU or whole ones")
+        raise ValueError(f"{field} = {gpus}: Ray assigns a share of one GPU, or whole GPUs")
 
 
 class ClusterConfig(_ConfigTable):
@@ -295,14 +295,14 @@ class ScanConfig(_ConfigTable):
     @model_validator(mode="after")
     def _accounts_are_identified(self) -> "ScanConfig":
         if self.accounts is not None and self.input.account is None:
-            raise ValueError("accounts needs input.account, the column of who posted a document")
+            raise ValueError("accounts needs input.account, the column of the accounts that posted documents")
         return self
 
     @model_validator(mode="after")
     def _nights_are_identified(self) -> "ScanConfig":
         if self.filter is not None and not all("{date}" in path for path in self.input.paths):
             raise ValueError(
-                "filter needs {date} in each of input.paths: the date tells texts of earlier nights from tonight's"
+                "filter needs {date} in each of input.paths: the date separates texts of earlier nights from tonight's"
             )
         return self
 

@@ -46,10 +46,12 @@ class RobustnessConfig(_ConfigTable):
         if self.keys_a_prompt > self.keys:
             raise ValueError(f"keys_a_prompt = {self.keys_a_prompt} is more than keys = {self.keys}; lower it")
         if not self.temperatures and not self.deltas:
-            raise ValueError("temperatures and deltas are both empty; name a strength of one method at least")
+            raise ValueError("temperatures and deltas are both empty; name at least one strength of a method")
         wanted = self.attacks or ()
         if self.human is None and any(attack.startswith("paste") for attack in wanted):
-            raise ValueError("attacks: paste needs text by people; add [robustness.human] with paths, or leave it out")
+            raise ValueError(
+                "attacks: paste needs text written by people; add [robustness.human] with paths, or leave it out"
+            )
         if self.sentence_model is None and self.other_tokenizer is None and "retokenise" in wanted:
             raise ValueError("attacks: retokenise needs other_tokenizer or sentence_model; name one, or leave it out")
         return self

@@ -53,10 +53,10 @@ def parse_label(text: str) -> Label:
     """
     match = _LABEL.fullmatch(text)
     if match is None:
-        raise ValueError("is no label of version 3, such as 'greenlist-v3;h=4;gamma=1/4;groups=1026;seeds=24'")
+        raise ValueError("is not a label of version 3, such as 'greenlist-v3;h=4;gamma=1/4;groups=1026;seeds=24'")
     method, window, gamma, groups, seeds = match[1], int(match[2]), match[3], match[4], int(match[5])
     if (method == "greenlist") != (gamma is not None):
-        raise ValueError("a green list has a gamma, and gumbel has none")
+        raise ValueError("a green list has a gamma, and a Gumbel label has none")
     if window > MAX_WINDOW:
         raise ValueError(f"h = {window}: 0 to {MAX_WINDOW} are allowed")
     if groups is not None and not (window and 2 <= int(groups) <= MOST_NUMBERS):
@@ -140,7 +140,7 @@ class KeyRecord(_RecordTable):
     @model_validator(mode="after")
     def _shares_are_at_most_one(self) -> Self:
         if math.fsum(self.looks.values()) > 1:
-            raise ValueError("the shares of the looks are more than 1 in all")
+            raise ValueError("the shares of the looks sum to more than 1")
         return self
 
     @model_validator(mode="after")

@@ -89,7 +89,7 @@ def _is_gamma(text: str) -> str:
 
 def _holds_no_nul(path: str) -> str:
     if "\0" in path:
-        raise ValueError("a path holds no NUL character; remove it")
+        raise ValueError("a path must not contain a NUL character; remove it")
     return path
 
 
@@ -104,10 +104,11 @@ def _is_reference(value: str) -> str:
 def _is_read(version: int) -> int:
     """Return the version that this brickscan writes: a registry of an earlier version is written back in this one."""
     if version < FIRST_VERSION:
-        raise ValueError(f"{MADE_BEFORE}; if all in it is right today, write `version = {VERSION}`")
+        raise ValueError(f"{MADE_BEFORE}; if everything in it is still right, write `version = {VERSION}`")
     if version > VERSION:
         raise ValueError(
-            f"{VERSION} is the newest that is read here; a larger one is of a newer brickscan: install that"
+            f"{VERSION} is the newest version that this brickscan reads; a larger one is from a newer brickscan: "
+            "install that one"
         )
     return VERSION
 
@@ -313,11 +314,11 @@ class Registry(_RegistryTable):
         first: dict[str, int] = {}
         for number, key in enumerate(self.keys):
             if first.setdefault(key.key_id, number) != number:
-                raise ValueError(f"keys.{first[key.key_id]} and keys.{number} have one key_id; give each its own")
+                raise ValueError(f"keys.{first[key.key_id]} and keys.{number} have the same key_id; give each its own")
         return self
 
     @model_validator(mode="after")
     def _weights_are_at_most_one(self) -> Self:
         if sum(Fraction(1, key.one_of) for key in self.keys if key.one_of is not None) > 1:
-            raise ValueError("the weights of the keys, 1/one_of, sum to more than 1; restore what was there")
+            raise ValueError("the weights of the keys, 1/one_of, sum to more than 1; restore the original weights")
         return self

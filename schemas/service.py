@@ -106,15 +106,15 @@ MEANINGS = {
         "was generated: quotations and copies carry it too."
     ),
     DetectorResult.NOT_FOUND: (
-        "None of the marks that were asked for was found. This does not say that a person wrote the text: other models "
-        "have other marks or none, and editing, paraphrase or translation takes a mark away."
+        "None of the requested marks was found. This does not mean that a person wrote the text: other models have "
+        "other marks or none, and editing, paraphrasing or translation removes a mark."
     ),
     DetectorResult.CANNOT_TELL: (
         "The evidence is neither strong enough for a mark nor weak enough to rule one out. It says nothing for or "
         "against the text."
     ),
     DetectorResult.TOO_SHORT: (
-        "The text has too few tokens to be looked at. Ask with more of it: 200 tokens, about 150 words, or more."
+        "The text has too few tokens to be checked. Ask with a longer text: 200 tokens, about 150 words, or more."
     ),
 }
 """Fixed sentences on the meaning of a result, and on its limits."""

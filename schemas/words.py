@@ -36,11 +36,11 @@ WHY_NOBODY: Mapping[str, str] = {
     Naming.RESERVED: "the message is reserved and never given to a user, so this flag is false",
     Naming.REMOVED: "the user who had the message was removed",
     Naming.AMBIGUOUS: "several messages fit well enough for a flag",
-    Naming.UNPROVED: "a slower method computed the flag again and found another result",
+    Naming.UNPROVED: "a slower method computed the flag again and found a different result",
     Naming.UNDECIDED: "the evidence is too weak to choose one user",
-    Naming.QUOTED: "without the lines that it quotes, its own words name nobody",
+    Naming.QUOTED: "without the lines that it quotes, its own words do not name a user",
     Naming.ASSUMED: "anyone can make this mark, and its p-value rests on an assumption about a hash",
-    Naming.OTHER_REGISTRY: "the scan used another registry, or users that this registry has lost",
+    Naming.OTHER_REGISTRY: "the scan used a different registry, or users that this registry has lost",
 }
 """Sentences for people on why a flag names nobody."""
 

@@ -260,7 +260,7 @@ def _law_calls(plan: CalibrationPlan, law: LawConfig, parts: Sequence[CorpusPart
         places[part.lengths[places] >= FEWEST_TOKENS_OF_LAW] for part, places in zip(parts, distinct, strict=True)
     ]
     if not sum(map(len, long_enough)):
-        raise Refused(f"corpus: no document has {FEWEST_TOKENS_OF_LAW} tokens; give one with longer texts")
+        raise Refused(f"corpus: no document has {FEWEST_TOKENS_OF_LAW} tokens; use a corpus with longer texts")
     listed = plan.law_cases()
     batch = max(min(TESTS_A_CALL // law.messages, DOCUMENTS_A_CALL), 1)
     for number, case in enumerate(listed):

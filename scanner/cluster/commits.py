@@ -163,7 +163,7 @@ class Committer:
     def _enqueue(self, files: Sequence[Files], counts: Mapping[Shard, DocumentCounts]) -> None:
         """Keep the files of shards, with one entry for each table, until they are committed."""
         if unknown := {table for tables in files for table in tables} - self._waiting.keys():
-            raise ValueError(f"rows of {', '.join(sorted(unknown))} would be lost: they are not rows on shards")
+            raise ValueError(f"rows of {', '.join(sorted(unknown))} would be lost: they are not rows about shards")
         first, *others = (shard.shard_id for shard in counts)
         for shard, shard_counts in counts.items():
             self._counts[shard.shard_id] = shard_counts
@@ -292,7 +292,9 @@ class Committer:
     def _write_lost(self, finished: FinishedShard) -> Files:
         if self._second_pass:
             for lost in finished.lost:
-                _log.warning("%s, row %d: it cannot be read again: %s", finished.shard.file.path, lost.row, lost.detail)
+                _log.warning(
+                    "%s, row %d: it can no longer be read: %s", finished.shard.file.path, lost.row, lost.detail
+                )
             return {}
         origin = BatchOrigin(self._scan_id, finished.shard.shard_id, finished.shard.file.path)
         rows = [quarantine_rows(origin, [(lost.row, lost.whose)], lost.reason, lost.detail) for lost in finished.lost]
@@ -306,25 +308,25 @@ def _no_entries() -> dict[str, dict[str, TableEntry]]:
 
 
 COUNTERS: dict[str, tuple[str, Callable[[ScanTotals], float]]] = {
-    "brickscan_shards": ("Shards that were committed", lambda totals: totals.shards),
+    "brickscan_shards": ("Shards committed", lambda totals: totals.shards),
     "brickscan_documents": (
-        "Documents that were committed, quarantine included",
+        "Documents committed, including those in quarantine",
         lambda totals: totals.counts.documents,
     ),
-    "brickscan_tokens": ("Tokens of committed verdicts", lambda totals: totals.counts.tokens),
-    "brickscan_text_bytes": ("Bytes of text that was committed", lambda totals: totals.counts.text_bytes),
+    "brickscan_tokens": ("Tokens in committed verdicts", lambda totals: totals.counts.tokens),
+    "brickscan_text_bytes": ("Bytes of text committed", lambda totals: totals.counts.text_bytes),
     "brickscan_flagged": (
-        "Documents that were flagged, without those of canaries",
+        "Documents flagged, without canaries",
         lambda totals: totals.counts.flagged,
     ),
     "brickscan_too_short": ("Documents too short for every key", lambda totals: totals.counts.too_short),
     "brickscan_filtered": (
-        "Documents of which the filter left too few n-grams to be scored",
+        "Documents with too few n-grams left by the filter to be scored",
         lambda totals: totals.counts.filtered,
     ),
     "brickscan_quarantined": ("Documents in quarantine", lambda totals: totals.counts.quarantined),
-    "brickscan_files_quarantined": ("Files in quarantine as a whole", lambda totals: totals.files_quarantined),
-    "brickscan_retries": ("Times that a shard, or a part of one, was given again", lambda totals: totals.retries),
+    "brickscan_files_quarantined": ("Whole files in quarantine", lambda totals: totals.files_quarantined),
+    "brickscan_retries": ("Times a shard, or a part of one, was handed out again", lambda totals: totals.retries),
 }
 STAGE_SECONDS = "brickscan_seconds"
 SHARDS_LEFT = "brickscan_shards_left"
@@ -366,15 +368,15 @@ class Metrics:
         for name, (text, read) in COUNTERS.items():
             self._count(name, text, read(totals), {})
         for stage, seconds in totals.seconds._asdict().items():
-            self._count(STAGE_SECONDS, "Wall seconds by stage, summed over the workers", seconds, {"stage": stage})
-        self._set(SHARDS_LEFT, "Shards that this scan has found and not committed yet", shards - totals.shards, {})
-        self._set(WORKER_MEMORY, "Most memory that a worker has needed", totals.peak_memory, {})
+            self._count(STAGE_SECONDS, "Wall seconds by stage, summed over workers", seconds, {"stage": stage})
+        self._set(SHARDS_LEFT, "Shards found by this scan and not committed yet", shards - totals.shards, {})
+        self._set(WORKER_MEMORY, "Most memory a worker has needed", totals.peak_memory, {})
         for state in AuditState:
             self._set(AUDIT_STATE, "1 for what the audit says", state == audit, {"state": state})
         # A counter, because an audit comes at the end: a gauge would vanish with its driver before anybody looked.
         self._count(AUDIT_ALARMS, "Scans whose audit raised the alarm", float(audit == AuditState.ALARM), {})
         for figure in moved:
-            self._count(FIGURES_MOVED, "Nights with a figure unlike that of earlier nights", 1.0, {"figure": figure})
+            self._count(FIGURES_MOVED, "Nights with a figure unlike earlier nights", 1.0, {"figure": figure})
 
     def _count(self, name: str, text: str, value: float, labels: dict[str, str]) -> None:
         if name not in self._counters:

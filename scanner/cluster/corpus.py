@@ -67,7 +67,7 @@ def read_content(file: str) -> io.BytesIO:
     """
     data = read_whole_file(file).to_pybytes()
     if f"-{hashlib.sha256(data).hexdigest()}." not in file:
-        raise Refused(f"corpus: {file}: its content is not what was written, so somebody changed it; audit it again")
+        raise Refused(f"corpus: {file}: its content was changed after it was written; audit it again")
     return io.BytesIO(data)
 
 

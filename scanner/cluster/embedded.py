@@ -61,8 +61,8 @@ def ray_folder() -> Iterator[str]:
             yield folder
             return
     raise ScanFailed(
-        f"Ray: no folder can hold its files and sockets ({'; '.join(failures)}); have TMPDIR name a folder with room, "
-        "with a path of at most 24 bytes"
+        f"Ray: no folder can hold its files and sockets ({'; '.join(failures)}); set TMPDIR to a folder with free "
+        "space and a path of at most 24 bytes"
     )
 
 
@@ -124,9 +124,9 @@ def embedded_ray(workers: int | None) -> Iterator[Callable[[], None]]:
                 else:
                     return
             raise ScanFailed(
-                f"Ray: the embedded cluster did not start, tried {_STARTS} times: {failure}; run it again when fewer "
-                "processes use this machine, or start a cluster before (`ray start --head`), and name it by `address = "
-                '"auto"` in [cluster]'
+                f"Ray: the embedded cluster did not start in {_STARTS} attempts: {failure}; run this again when the "
+                "machine is less busy, or start a cluster first (`ray start --head`) and set "
+                '`address = "auto"` in [cluster]'
             )
 
         try:

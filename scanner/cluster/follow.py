@@ -101,14 +101,14 @@ def follow(
 
     def missing(location: str) -> None:
         """Note a missing location. The folder of a day, or a prefix in a bucket, may appear with its first file."""
-        warn_once(location, "input.paths: %r does not exist; it is looked for again", location)
+        warn_once(location, "input.paths: %r does not exist; it will be looked for again", location)
 
     def passed_over(path: str) -> None:
         ending = PurePosixPath(path).suffix
         if ending == ".parquet":
-            warn_once(ending, "%r is passed over, and all other files with hidden names: they may be unfinished", path)
+            warn_once(ending, "%r is skipped, like all files with hidden names: they may be unfinished", path)
             return
-        warn_once(ending, "%r is passed over, and all other files that end in %r: only .parquet is read", path, ending)
+        warn_once(ending, "%r is skipped, like all files that end in %r: only .parquet is read", path, ending)
 
     try:
         with interrupts_noted() as end_on_signal, cluster(plan.config.cluster), Inspector() as inspector:
@@ -118,7 +118,7 @@ def follow(
                 end_on_signal()
                 listed = list_files(plan.locations, missing, passed_over, listed, plan.table_reading)
                 if not listed:
-                    warn_once("", "the input holds no Parquet file; it is looked at again")
+                    warn_once("", "the input has no Parquet file; it will be looked at again")
                 files = arrived.ready(listed, plan.columns)
                 if files:
                     last_plan, plan = plan, renew()

@@ -90,7 +90,7 @@ def share_gpus(config: ClusterConfig, workers: int) -> tuple[int, float]:
     if fit:
         return fit, share
     if config.require_gpus:
-        raise Refused(f"{why}; add GPUs, or leave out cluster.require_gpus to score on CPUs")
+        raise Refused(f"{why}; add GPUs, or remove cluster.require_gpus to score on CPUs")
     _log.warning("%s; everything is scored on CPUs, with the same results", why)
     return workers, 0.0
 
@@ -128,14 +128,14 @@ def device_of_worker(config: ClusterConfig) -> tuple["torch.device | None", str]
         gpus = devices()
         why = "torch finds no CUDA device"
     except ImportError as error:
-        gpus, why = [], f"{error}; torch's CUDA build brings what is needed"
+        gpus, why = [], f"{error}; install torch's CUDA build, which includes what is missing"
     if gpus:
         wake(gpus[0])  # before the worker's memory is limited: memory mapped before is not counted
         return gpus[0], ""
     fault = f"a worker was given a GPU that it cannot use: {why}"
     if config.require_gpus:
-        raise Refused(f"{fault}; leave out cluster.require_gpus to score on CPUs")
-    return None, f"{fault}; it scores on the CPU, with the same results"
+        raise Refused(f"{fault}; remove cluster.require_gpus to score on CPUs")
+    return None, f"{fault}; this worker scores on the CPU, with the same results"
 
 
 def limit_memory(limit: int, *, more: bool = False) -> None:
@@ -157,8 +157,8 @@ def limit_memory(limit: int, *, more: bool = False) -> None:
         limit += held
     if held >= limit:
         raise ScanFailed(
-            f"it takes {held >> 20} MiB before its first document, and may take {limit >> 20}; raise "
-            "cluster.worker_memory_mb, or let fewer workers share a machine"
+            f"it uses {held >> 20} MiB before its first document, of {limit >> 20} allowed; raise "
+            "cluster.worker_memory_mb, or run fewer workers on a machine"
         )
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     data_limit = limit - held + data
@@ -267,8 +267,8 @@ def _join(address: str) -> None:
     except Exception as error:  # Ray raises bare Exception
         fault = f"Ray: the cluster at {address!r} cannot be reached: {in_a_line(error)}"
         raise ScanFailed(
-            f"{fault}; see whether it runs, what [cluster] address or RAY_ADDRESS names, and whether RAY_AUTH_TOKEN or "
-            "RAY_AUTH_TOKEN_PATH has its token"
+            f"{fault}; check that it is running, that [cluster] address or RAY_ADDRESS is right, and that "
+            "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH has its token"
         ) from None
 
 

@@ -52,10 +52,10 @@ _SECONDS_FOR_A_PART = 0.1
 """Longest wait for one group of many actors. It is well below the time that an actor's next piece takes."""
 
 _COMPLAIN_EVERY = 60.0
-_NOT_BEGUN = "no worker could start for %d s: does the cluster have a free CPU, and do other processes leave it some?"
+_NOT_BEGUN = "no worker could start for %d s: does the cluster have a free CPU that other processes are not using?"
 _PREPARING = (
-    "workers have started, and for %d s none was ready: they load keys and tokenizers and, once a machine, compile "
-    "kernels, which takes minutes where other processes use its CPUs"
+    "workers have started, but after %d s none is ready: they load keys and tokenizers and, once per machine, compile "
+    "kernels, which takes minutes on a busy machine"
 )
 _log = logging.getLogger(__name__)
 
@@ -248,7 +248,7 @@ class Pool:
         except RayError as error:
             return self._died(slot, str(error))
         if slot.out_of_reach:
-            return self._died(slot, "it could not be reached for a while")
+            return self._died(slot, "it was unreachable for a while")
         if isinstance(answer, Busy):
             slot.deadline = time.monotonic() + answer.seconds
             slot.behind, slot.row = answer.behind, answer.row
@@ -299,17 +299,17 @@ class Pool:
             starts_allowed = START_ATTEMPTS + 2 * len(self._slots)
             if self._failed_starts >= START_ATTEMPTS or self._lost_starts >= starts_allowed:
                 dead = max(self._failed_starts, self._lost_starts)
-                raise ScanFailed(f"{dead} workers died while they started: {reason}") from None
+                raise ScanFailed(f"{dead} workers died while starting: {reason}") from None
             return None
         if gone is not None:
             return self._todo.put_back_or_cut(work, gone)
-        why = "the worker died while it scanned this; it may have needed more than cluster.worker_memory_mb"
+        why = "the worker died while scanning this; it may have needed more than cluster.worker_memory_mb"
         return self._todo.retry_or_cut(work, "killed_worker", why, node_id)
 
     def _stalled(self, slot: _Slot) -> FinishedShard | None:
         if slot.out_of_reach:
-            return self._died(slot, f"it could not be reached for {UNREACHABLE_SECONDS:g} s")
-        _log.warning("a worker made no progress, and is ended")
+            return self._died(slot, f"it was unreachable for {UNREACHABLE_SECONDS:g} s")
+        _log.warning("a worker made no progress and is being stopped")
         work = self._replace(slot)
         return None if work is None else self._todo.cut_at_stall(work, slot.behind, slot.row)
 

@@ -398,7 +398,7 @@ class _Scan:
         if plan.config.cluster.require_gpus:
             with cluster(plan.config.cluster, self._connect) as workers:
                 share_gpus(plan.config.cluster, workers)
-        self._wait(f"reading the footers of files: {len(files):,}, and what is done of them")
+        self._wait(f"reading file footers: {len(files):,}, and which shards are already done")
         inspected = inspect_input(plan, files)
         if strict:  # a file that lands by itself may be the exception
             refuse_wrong_columns(inspected)
@@ -506,7 +506,7 @@ class _Scan:
         try:
             self._compared = compare_nights(self._plan.results, [night], {night: keys})
         except BrickscanError as error:
-            _log.warning("the night is not held against earlier ones: %s", error)
+            _log.warning("the night is not compared with earlier ones: %s", error)
         self._report_metrics()
 
     def _learn(self) -> None:
@@ -528,7 +528,7 @@ class _Scan:
 
     def _read_again(self, scan: CommittedScan, again: SecondPass) -> SecondPassTotals:
         """See scanner.looks.look.ReadAgain."""
-        self._wait("starting workers that read texts once more")
+        self._wait("starting workers that read texts a second time")
         workers = self._ray_runs.enter_context(cluster(self._plan.config.cluster, self._connect))
         return read_again(scan, again, workers, self._go_on)
 

@@ -90,7 +90,7 @@ def _steps(plan: Plan, share: DriverShare | None, wait: Callable[[str], None]) -
     estimates = [estimate for look in LOOKS if (estimate := look.check(plan)) is not None]
     plan = fix_filter(plan, None)
     decoys = bool(OpenControls(plan))
-    audit = "and that of decoys" if decoys else "no decoys: the law itself will not be tested (see the audit)"
+    audit = "and the one of decoys" if decoys else "no decoys: the law itself will not be tested (see the audit)"
     yield CheckFinding("secrets", (f"of {counted(len(plan.keys), 'key')}, {audit}",), {"decoys": decoys})
     wait("opening keys and tokenizers")
     yield from _slow_keys(plan)
@@ -103,7 +103,7 @@ def _steps(plan: Plan, share: DriverShare | None, wait: Callable[[str], None]) -
     workers, memory, joined = _workers(plan)
     if joined:
         yield CheckFinding("cluster", (f"reached; {counted(workers, 'worker')}",), {"workers": workers})
-    wait("reading the footers of files, and what is done of them")
+    wait("reading file footers, and which shards are already done")
     yield listed.files(plan)
     yield listed.columns()
     yield listed.done()
@@ -194,12 +194,13 @@ class _Input:
             file, fault = next(iter(faults))
             reasons = ", ".join(f"{reason} {number:,}" for reason, number in reason_counts.most_common())
             says.append(
-                f"{counted(len(faults), 'file')} for quarantine ({reasons}), such as {file.path}: {fault.detail}"
+                f"{counted(len(faults), 'file')} would be quarantined ({reasons}), for example {file.path}: "
+                f"{fault.detail}"
             )
         says += passed_over_in_words(self._passed_over)
         self._refuse_nothing(says)
         if not self._files and self._share is None:
-            says.append(f"no Parquet file in {', '.join(self._plan.locations)}, as allow_empty lets a night be")
+            says.append(f"no Parquet file in {', '.join(self._plan.locations)}, which allow_empty permits")
         facts = {
             "files": len(self._files),
             "bytes": size,
@@ -214,8 +215,8 @@ class _Input:
         if not self._inspected.sound and not quiet and self._share is None:
             where = ", ".join(self._plan.locations)
             raise Refused(
-                f"input.paths: nothing of {where} can be read ({'; '.join(says)}); name Parquet files or folders of "
-                "them, or set allow_empty = true if nights may be quiet"
+                f"input.paths: nothing in {where} can be read ({'; '.join(says)}); name Parquet files or folders of "
+                "them, or set allow_empty = true if a night may be empty"
             )
 
     def columns(self) -> CheckFinding:
@@ -224,12 +225,12 @@ class _Input:
         except FileFault as fault:
             raise Refused(f"input.paths: {self._inspected.shards[0].file.path}: {fault.detail}") from None
         says = ["; ".join(f"{one.role} {one.name!r}: {one.type}" for one in found) or "no document"]
-        unread = "which is not read: it will be null in all tables"
+        unread = "a type that is not read: it will be null in all tables"
         says += [f"{one.role} {one.name!r} is {one.type}, {unread}" for one in found if not one.read]
         if self._plan.config.input.time is None:
             says.append(
-                "no time: each document counts as old as its file, so nobody is named who got their message after the "
-                "file was written; name the column of times in input.time"
+                "no time column: each document counts as old as its file, so no user is named who got their message "
+                "after the file was written; set input.time to the column of times"
             )
         return CheckFinding("columns", tuple(says), {"columns": [one._asdict() for one in found]})
 
@@ -249,10 +250,10 @@ class _Input:
             if keys
         }
         for key_ids, number in by_one_key.items():
-            says.append(f"{counted(number, 'document')} under {key_ids} alone: the others are done")
+            says.append(f"{counted(number, 'document')} only under {key_ids}: the other keys are done")
         if work.looks_price > 1:
             says.append(
-                f"scans before had other shares of looks: unmarked texts may be flagged {work.looks_price:.4g} times "
+                f"earlier scans had other shares of looks: unmarked texts may be flagged {work.looks_price:.4g} times "
                 "as often as false_positive_rate says (looks_added)"
             )
         facts = {
@@ -276,18 +277,17 @@ def _costs(plan: Plan, work: ScanWork, workers: int, memory: int) -> Iterator[Ch
     yield _sample(found)
     hours, low, high = (seconds / 3600 for seconds in (found.core_seconds, found.low, found.high))
     unit, per_hour = ("core-hours", 1) if hours >= 0.1 else ("core-seconds", 3600)
-    with_gpus = "; less on GPUs, for Gumbel keys of many users" if plan.config.cluster.gpus_per_worker else ""
+    with_gpus = "; less on GPUs for Gumbel keys with many users" if plan.config.cluster.gpus_per_worker else ""
     says = (
         f"about {in_hours(hours * per_hour)} {unit} ({in_hours(low * per_hour)} to {in_hours(high * per_hour)}): "
-        f"{_span(found.seconds)} with "
-        f"{counted(found.workers, 'worker')}, and some seconds for Ray to start{with_gpus}"
+        f"{_span(found.seconds)} with {counted(found.workers, 'worker')}, plus a few seconds to start Ray{with_gpus}"
     )
     facts = {"core_hours": hours, "core_hours_low": low, "core_hours_high": high, "seconds": found.seconds}
     yield CheckFinding("time", (says, *_costs_of_looks(plan)), facts | {"workers": found.workers})
     needed, most = found.memory / MIB, memory / MIB
     says = (
-        f"a worker needs about {needed:,.0f} MiB, {found.workers * needed / 1024:,.1f} GiB for {found.workers}; "
-        f"the longest texts more, at most {most:,.0f} MiB a worker"
+        f"a worker needs about {needed:,.0f} MiB, {found.workers * needed / 1024:,.1f} GiB for {found.workers}; for "
+        f"the longest texts more, at most {most:,.0f} MiB per worker"
     )
     facts = {"worker_bytes": found.memory, "worker_bytes_at_most": memory, "bytes": found.memory * found.workers}
     yield CheckFinding("memory", (says,), facts)
@@ -296,7 +296,7 @@ def _costs(plan: Plan, work: ScanWork, workers: int, memory: int) -> Iterator[Ch
 def _costs_of_looks(plan: Plan) -> Iterator[str]:
     each = ", ".join(f"{look} {times} times" for look, times in plan.config.costs.items())
     if each:
-        yield f"each look makes a scan for 100,000 users longer, as once measured: {each}"
+        yield f"each look makes a scan for 100,000 users longer (measured once): {each}"
 
 
 def _sample(found: CostEstimate) -> CheckFinding:

@@ -41,7 +41,7 @@ def read_again(scan: CommittedScan, again: SecondPass, workers: int, meanwhile: 
     workers, gpus = min(workers, pace.pieces_of(shards)), again.gpus
     fit, missing = fit_gpus(gpus, workers, again.gpus_field)
     if not fit:
-        _log.warning("%s; texts are read on CPUs", missing)
+        _log.warning("%s; texts are read on the CPU", missing)
         gpus = 0.0
     actor: Any = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(Worker)
     shared, earlier_scans = ray.put(plan), ray.put(earlier._replace(files={}))

@@ -117,7 +117,7 @@ LARGE_ATTEMPTS = 2
 LARGE_LOST = 3
 """Number of lost large documents of a file. After so many, its other large documents are not tried."""
 
-_NO_PROGRESS = "the worker made no progress; the time it has grows with cluster.stall_seconds"
+_NO_PROGRESS = "the worker made no progress; a larger cluster.stall_seconds gives it more time"
 _log = logging.getLogger(__name__)
 
 
@@ -235,7 +235,7 @@ class Todo:
         Cut or give up work over which many nodes died.
         """
         work.nodes += how is NodeEnd.DIED
-        detail = f"{work.nodes} nodes of the cluster died while they scanned this"
+        detail = f"{work.nodes} nodes of the cluster died while scanning this"
         if isinstance(work, PackWork):
             if work.nodes < NODES_A_SHARD:
                 self.put_back([work])
@@ -297,7 +297,7 @@ class Todo:
 
     def _take_apart(self, work: PackWork, detail: str, behind: int | None = None) -> None:
         """Make each shard a piece. Shards that end after row `behind` of the pack are scored one by one."""
-        _log.warning("a pack of %d shards is taken apart: %s", len(work.pack.shards), detail)
+        _log.warning("splitting a pack of %d shards: %s", len(work.pack.shards), detail)
         pieces = [whole_shard(shard, exclusive=True, retries=1) for shard in work.pack.shards]
         ends = accumulate(piece.documents for piece in pieces)
         for piece, end in zip(pieces, ends, strict=True):
@@ -325,7 +325,7 @@ class Todo:
     def _halve(self, work: PieceWork, detail: str) -> None:
         shard, start, stop, one_by_one = work.piece
         work.shard.finished.retries += 1
-        _log.warning("rows %d to %d of %s are halved: %s", start, stop - 1, shard.file.path, detail)
+        _log.warning("splitting rows %d to %d of %s in half: %s", start, stop - 1, shard.file.path, detail)
         middle = (start + stop) // 2
         work.shard.open_pieces += 1
         halves = ((start, middle), (middle, stop))
@@ -342,7 +342,7 @@ class Todo:
         """Give up the waiting large documents of a file that lost LARGE_LOST of them."""
         if self._large_lost[path] < LARGE_LOST:
             return
-        why = f"{LARGE_LOST} documents of this file that are as large could not be scored; it was not tried"
+        why = f"{LARGE_LOST} documents of this size in the file could not be scored; this one was not tried"
         for work in self._waiting:
             if isinstance(work, PieceWork) and work.state is PieceState.LARGE and work.path == path:
                 work.state = LostDocument(work.piece.start, "out_of_memory", why)

@@ -65,7 +65,7 @@ def find_unread(
     if whole.documents > whole.quarantined or moved:
         return UnreadInput(paths, why, whole=whole, too_much=too_much)
     allowed = not why and not paths and plan.config.allow_empty
-    advice = " Set allow_empty = true if nights may be quiet." * (not why and not paths and not allowed)
+    advice = " Set allow_empty = true if a night may be empty." * (not why and not paths and not allowed)
     return UnreadInput(paths, why, _nothing(plan, files, why) + advice, allowed, whole, too_much)
 
 
@@ -95,7 +95,7 @@ def _too_much(
     if files_at_fault > config.max_lost_files:
         yield (
             f"{files_at_fault:,} of the input's files cannot be read, and max_lost_files allows "
-            f"{config.max_lost_files:,}{named}. {see} says why; write them anew and scan again, or raise "
+            f"{config.max_lost_files:,}{named}. {see} says why; write these files again and rerun the scan, or raise "
             "max_lost_files."
         )
     allowed_share, counts = config.max_quarantined_share, totals.counts
@@ -110,9 +110,9 @@ def _too_much(
 
 def _nothing(plan: Plan, files: int, why: Sequence[Reason]) -> str:
     if why:
-        sentence = f"all that the input holds is in quarantine ({in_words(why)}): see `brickscan quarantine`"
+        sentence = f"the whole input is in quarantine ({in_words(why)}): see `brickscan quarantine`"
     elif files:
-        sentence = f"the input's Parquet files ({files:,}) hold no documents"
+        sentence = f"the input's Parquet files ({files:,}) contain no documents"
     else:
         sentence = f"no Parquet file is in {', '.join(map(printable, plan.locations))}"
     return f"Nothing was read: {sentence}."
@@ -131,11 +131,11 @@ def passed_over_in_words(paths: Sequence[str]) -> Iterator[str]:
     hidden = [path for path in paths if path.endswith(".parquet")]
     if others:
         yield (
-            f"{counted(len(others), 'file')} passed over, not ending in .parquet ({printable(other_names(others))}), "
-            f"such as {printable(others[0])}"
+            f"{counted(len(others), 'file')} skipped, not ending in .parquet ({printable(other_names(others))}), for "
+            f"example {printable(others[0])}"
         )
     if hidden:
         yield (
-            f"{counted(len(hidden), 'Parquet file')} passed over, hidden by a name that begins with _ or . as "
-            f"unfinished files' do, such as {printable(hidden[0])}; rename what is to be read"
+            f"{counted(len(hidden), 'Parquet file')} skipped because the name begins with _ or . as unfinished files "
+            f"do, for example {printable(hidden[0])}; rename files that should be read"
         )

@@ -111,9 +111,9 @@ class SecondRule(Refused):
 
     def __init__(self, plan: Plan, earlier: str) -> None:
         super().__init__(
-            f"{_in_words(*_rule(plan))}: {earlier}. A second rule for the same text is another look, for which no "
-            "p-value pays: restore what was there, or give new files or a new folder of results, and go by one rule "
-            "alone that was chosen before either was read"
+            f"{_in_words(*_rule(plan))}: {earlier}. A second rule for the same text is another look, and no p-value "
+            "accounts for it: restore the earlier settings, or use new files or a new folder of results with one rule "
+            "that was chosen before either result was read"
         )
 
 
@@ -258,8 +258,8 @@ def refuse_wrong_columns(inspected: InspectedInput) -> None:
         return
     file, fault = lacking[0]
     raise Refused(
-        f"[input]: no file has all of the configured columns; of {file.path}: {fault.detail}; name columns that are "
-        "there, or leave out those of ids, accounts and times"
+        f"[input]: no file has all of the configured columns; in {file.path}: {fault.detail}; name existing columns, "
+        "or leave out those of ids, accounts and times"
     )
 
 
@@ -338,9 +338,9 @@ def _price_of_looks(plan: Plan, shards: Sequence[Shard], left: Sequence[Shard]) 
         if is_left and prices[history] > 1 and not plan.config.looks_added:
             raise Refused(
                 f"{shard.file.path} was scanned with other shares of looks (variants, spans, accounts, levels, "
-                f"weights); with these too, unmarked texts may be flagged {prices[history]:.4g} times as often as "
-                "false_positive_rate says. Restore what was there, give new files or a new folder of results, or pay "
-                "that price with looks_added = true"
+                f"weights); with these added, unmarked texts may be flagged {prices[history]:.4g} times as often as "
+                "false_positive_rate says. Restore the earlier settings, use new files or a new folder of results, or "
+                "accept the higher rate with looks_added = true"
             )
     return max(prices.values())
 
@@ -404,14 +404,14 @@ def without_expired(plan: Plan, work: ScanWork, *, refuse: bool) -> ScanWork:
     first = expired[0]
     changed = datetime.fromtimestamp(first.modified / 1e9, UTC).date()
     others = f" (and {len(expired) - 1:,} more)" if len(expired) > 1 else ""
-    advice = "take it out of the input" if first.entry is None else "choose newer partitions of the table with `where`"
+    advice = "remove it from the input" if first.entry is None else "choose newer partitions of the table with `where`"
     note = (
-        f"input.paths: {first.path}{others} is not scanned yet and was last changed on {changed}, longer ago than "
-        f"retain = {plan.config.retain!r} keeps results; {advice}, or keep results for longer"
+        f"input.paths: {first.path}{others} has not been scanned and was last changed on {changed}, before the period "
+        f"that retain = {plan.config.retain!r} covers; {advice}, or raise retain"
     )
     if refuse:
         raise Refused(note)
-    _log.warning("%s; the others are scanned", note)
+    _log.warning("%s; the other files are scanned", note)
     out = set(expired)
     left = tuple(shard for shard in work.left if shard.file not in out)
     return replace(work, left=left, faults=tuple(fault for fault in work.faults if fault[0] not in out))

@@ -40,13 +40,13 @@ def _cause_and_remedy(rows: Sequence[Row], unproved: int, unproved_accounts: int
         kinds = ((unproved, "flag"), (unproved_accounts, "marked account"))
         differing = " and ".join(counted(number, kind) for number, kind in kinds if number)
         return (
-            f"A slower method computed {differing} again, with another result. Something is wrong in this version or "
-            "on this machine. Run `brickscan selftest` on the machine, and report it."
+            f"A slower method computed {differing} again and got a different result. Something is wrong in this "
+            "version or on this machine. Run `brickscan selftest` on the machine, and report it."
         )
     advice = (control.advise(rows, law_holds=law_holds(rows)) for control in CONTROLS)
     changed = (
-        "The registry was changed while it ran, so its flags may name the wrong users. Scan its input again into "
-        "another folder."
+        "The registry was changed while the scan ran, so its flags may name the wrong users. Scan the input again "
+        "into another folder."
     )
     return next(filter(None, advice), changed)
 

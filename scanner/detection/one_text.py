@@ -137,10 +137,10 @@ class ScannedKey:
         chosen = [key for key in keys if key_id in (None, key.key_id)]
         if len(chosen) != 1:
             key_ids = ", ".join(key.key_id for key in keys)
-            raise Refused(f"--key {key_id or 'is missing'}: one of the keys of {config_file} is needed: {key_ids}")
+            raise Refused(f"--key {key_id or 'is missing'}: name a key of {config_file}: {key_ids}")
         weights, (key,) = ErrorShares.of(config), chosen
         others = {"normalised text": weights.normalised, "spans": weights.span, "accounts": weights.account}
-        others["tokens weighed by a model"] = weights.levels if can_have_levels(key) else None
+        others["tokens weighted by a model"] = weights.levels if can_have_levels(key) else None
         others_tested = ", ".join(look for look, weight in others.items() if weight is not None)
         return cls(
             key,
@@ -148,8 +148,8 @@ class ScannedKey:
             f"by {config_file}, key {key.key_id} has 1/{key.tested_among(tested)} of the rate, documents as a whole"
             f" {weights.document:g}, and text that is its own normal form"
             f" {weights.as_written + (weights.normalised or 0.0):g} of that"
-            + (f"; tested beside them, which finds some more: {others_tested}" if others_tested else "")
-            + ("; n-grams that the filter leaves out come on top" if config.filter else ""),
+            + (f"; also tested, which finds some more: {others_tested}" if others_tested else "")
+            + ("; the filter leaves out n-grams in addition" if config.filter else ""),
             folder,
             config.false_positive_rate,
             config.misnaming_rate,
@@ -343,7 +343,9 @@ def canary_strength(
     tokens = opened_key.tokenizer.encode(texts)
     documents, positions = long_enough(opened_key.watermark.rule.positions(tokens, "ngram"), 1)
     if not len(documents):
-        raise Refused(f"key {key.key_id!r}: no text has a token that it scores; give texts that `brickscan mark` wrote")
+        raise Refused(
+            f"key {key.key_id!r}: no text has a token that can be scored; give texts that `brickscan mark` wrote"
+        )
     findings = search(opened_key.watermark, tokens, positions, key.messages)
     best = findings.message[:, 0] == messages[documents]
 

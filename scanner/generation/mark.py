@@ -79,7 +79,10 @@ def marking_of(mark: Watermark) -> Marking:
     """
     name = format_name(mark.label)
     if name not in MARKING:
-        raise Refused(f"{mark.label}: no text can be marked with this format; those that can: {', '.join(MARKING)}")
+        raise Refused(
+            f"{mark.label}: brickscan cannot mark text with this format; formats that it can mark with: "
+            f"{', '.join(MARKING)}"
+        )
     return MARKING[name]
 
 
@@ -177,9 +180,11 @@ def _marking_each(
 ) -> tuple[LogitsProcessorList, dict[str, Any]]:
     """Make processors as `_marking` does, with a watermark for each row. Rows of one watermark are marked together."""
     if not len(marks) == len(messages) == len(lengths):
-        raise Refused(f"{len(marks)} marks and {len(messages)} messages for {len(lengths)} prompts; give one of each")
+        raise Refused(
+            f"{len(marks)} marks and {len(messages)} messages for {len(lengths)} prompts; give one of each per prompt"
+        )
     if len({type(mark) for mark in marks}) > 1:
-        raise Refused("the rows of a batch are marked with one method; put those of the other into another batch")
+        raise Refused("all rows of a batch are marked with one method; put rows of the other method into another batch")
     rows_of: dict[int, list[int]] = {}
     for row, mark in enumerate(marks):
         rows_of.setdefault(id(mark), []).append(row)

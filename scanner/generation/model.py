@@ -119,12 +119,12 @@ def load_model(folder: Path, threads: int = 1, device: str = "cpu", dtype: Reade
         known: int = model.get_input_embeddings().weight.shape[0]
         if loaded.vocabulary > known:
             raise TokenizerError(
-                f"tokenizer {file}: knows {loaded.vocabulary} tokens, but the model beside it {known}; it is not this"
-                " model's tokenizer"
+                f"tokenizer {file}: knows {loaded.vocabulary} tokens, but the model in its folder {known}; it is not "
+                "this model's tokenizer"
             )
         (log_p,) = token_log_probabilities(loaded, [tokenizer.encode(SAMPLE_TEXT).ids])
         if np.isnan(log_p[1:]).any():
-            raise Refused(f"{named}: gives no probabilities in {dtype}; name another one, or float32")
+            raise Refused(f"{named}: gives no probabilities in {dtype}; choose another dtype, for example float32")
     return loaded
 
 
@@ -159,7 +159,7 @@ def load_pretrained(auto: type[_BaseAutoModelClass], folder: Path, named: str, d
         # a pooler is only for sentences, and unused
         lacking = sorted(name for name in found["missing_keys"] if "pooler" not in name)
         if lacking:
-            raise Refused(f"{named}: its weights lack {lacking[0]} and {len(lacking) - 1} more; save the model anew")
+            raise Refused(f"{named}: its weights lack {lacking[0]} and {len(lacking) - 1} more; save the model again")
     return model
 
 
@@ -178,7 +178,7 @@ def refused_alike(named: str) -> Iterator[None]:
         fact = f": {printable(str(error), 200)}" if type(error).__module__.startswith("safetensors") else ""
         raise Refused(
             f"{named} cannot be used by transformers {transformers.__version__} ({type(error).__name__}{fact}): its "
-            "files are damaged, or do not fit each other; save it anew with `save_pretrained`"
+            "files are damaged or do not belong together; save it again with `save_pretrained`"
         ) from None
 
 
@@ -214,7 +214,7 @@ def _load_tokenizer(file: Path) -> tuple[Tokenizer, str]:
         refuse_chance(fields_of_chance(tokenizer))
     except OSError as error:
         raise TokenizerError(
-            f"tokenizer {file}: cannot be read ({error.strerror}); the model's own is needed"
+            f"tokenizer {file}: cannot be read ({error.strerror}); the model's own tokenizer is needed"
         ) from None
     except Exception as error:  # tokenizers raises bare Exception for a file that it cannot parse
         raise TokenizerError(f"tokenizer {file}: is not a tokenizer.json of Hugging Face tokenizers: {error}") from None

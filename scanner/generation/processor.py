@@ -67,8 +67,8 @@ class OneBatch(LogitsProcessor):
             Refused: always.
         """
         raise Refused(
-            f"{type(self).__name__}: continuous batching moves requests between rows, and the mark of one would go to "
-            "another; call model.generate on whole batches, or serve the model with brickscan-vllm"
+            f"{type(self).__name__}: continuous batching moves requests between rows, so one request would get the "
+            "mark of another; call model.generate on whole batches, or serve the model with brickscan-vllm"
         )
 
 
@@ -169,9 +169,9 @@ class _Marking(OneBatch):
         """Refuse logits that allow no choice of a token, and tokens that the key's tokenizer could not read back."""
         if self._vocabulary is not None and scores.shape[1] > self._vocabulary:
             raise Refused(
-                f"the model writes {scores.shape[1]} different tokens, but the key's tokenizer knows"
-                f" {self._vocabulary}: what it does not know could not be read back. Is it this model's tokenizer? If"
-                f" the model's table is only padded, call model.resize_token_embeddings({self._vocabulary})"
+                f"the model writes {scores.shape[1]} different tokens, but the key's tokenizer knows "
+                f"{self._vocabulary}: other tokens could not be read back. Is it this model's tokenizer? If the "
+                f"model's table is only padded, call model.resize_token_embeddings({self._vocabulary})"
             )
         highest = scores.amax(dim=1)  # NaN wherever a row holds NaN
         wrong = torch.nonzero(~torch.isfinite(highest))
@@ -334,8 +334,8 @@ def check_prompts(lengths: Sequence[int], window: int, new_tokens: int = 0, posi
             raise Refused(f"prompt {row} (of 0 to {len(lengths) - 1}) has no tokens; leave empty prompts out")
         if length < window:
             raise Refused(
-                f"prompt {row} (of 0 to {len(lengths) - 1}) has {length} tokens, fewer than the window"
-                f" of {window}: its first steps could not be marked; lengthen it, or take a key of a smaller window"
+                f"prompt {row} (of 0 to {len(lengths) - 1}) has {length} tokens, fewer than the window of {window}: "
+                "its first steps could not be marked; lengthen it, or use a key with a smaller window"
             )
     longest = max(lengths, default=0)
     if positions is not None and longest + new_tokens > positions:

@@ -52,7 +52,7 @@ class Batch(NamedTuple):
             ValueError: there are 2^28 steps or more. Scores of up to 8 a step have 31 bits.
         """
         if len(ids) >= 2**28:
-            raise ValueError(f"{len(ids)} steps are too many for one batch; fewer than 2^28 can be")
+            raise ValueError(f"{len(ids)} steps are too many for one batch; the limit is below 2^28")
 
         def put(values: NDArray[np.generic]) -> torch.Tensor:
             return torch.from_numpy(np.array(values, order="C")).to(device)

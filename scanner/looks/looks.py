@@ -18,4 +18,4 @@ def check_looks(config: ScanConfig) -> None:
     sections = {look.section for look in LOOKS}
     for section in ("accounts", "levels"):
         if getattr(config, section) is not None and section not in sections:
-            raise Refused(f"[{section}]: this brickscan does not have this look; leave the section out")
+            raise Refused(f"[{section}]: this installation does not have this look; leave the section out")

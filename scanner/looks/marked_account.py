@@ -9,8 +9,8 @@ from scanner.evidence.explainer import Explainer
 from scanner.text.quoting import TextPart, parts_of
 
 NO_DECISION = (
-    "no decision is recorded on an account: a decision holds for one text, and the posts of an account change from "
-    "night to night. Where posts are flagged themselves, decide on these"
+    "decisions are not recorded on accounts: a decision is about one text, and the posts of an account change from "
+    "night to night. If single posts are flagged, decide on those"
 )
 """Sentence that explains why an account has no decisions."""
 

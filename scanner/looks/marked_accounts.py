@@ -21,7 +21,7 @@ def account_look() -> AccountLook:
     """
     for look in ACCOUNT_LOOKS:
         return look
-    raise Refused("this brickscan tests no accounts")
+    raise Refused("this installation does not test accounts")
 
 
 def none_tested(results: str) -> bool:

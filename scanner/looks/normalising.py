@@ -48,7 +48,7 @@ def normal_form_sha256() -> str | None:
 def check_variants(variants: VariantsConfig) -> None:
     """Raise Refused if normalised texts are to be scored, but there is no normal form."""
     if variants.normalised and not NORMAL_FORMS:
-        raise Refused("variants.normalised: this brickscan has no normal form of texts; leave it out")
+        raise Refused("variants.normalised: this installation has no normal form of texts; leave it out")
 
 
 def normal_forms(texts: Sequence[str], utf8: Utf8) -> dict[int, str]:
@@ -87,5 +87,5 @@ def scored_text(text: str, variant: str | None) -> str:
     if variant is None:
         return text
     if not NORMAL_FORMS:
-        raise Refused(f"the {variant} text was scored, and this brickscan has no normal form of texts")
+        raise Refused(f"the {variant} text was scored, but this installation has no normal form of texts")
     return normalise(text)

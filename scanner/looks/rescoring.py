@@ -108,4 +108,4 @@ def row_look(look: str | None, where: str) -> RowLook | None:
     for row_look in ROW_LOOKS:
         if row_look.name == look:
             return row_look
-    raise Refused(f"{where}: the look {look!r} gave its verdict, which this brickscan does not have")
+    raise Refused(f"{where}: its verdict came from the look {look!r}, which this installation does not have")

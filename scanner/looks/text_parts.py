@@ -149,7 +149,9 @@ PARTS_LOOKS: tuple[PartsLook, ...] = (look,)
 def check_parts(*, tested: bool) -> None:
     """Raise Refused if parts of texts are to be tested, or were, but there is no such look."""
     if tested and not PARTS_LOOKS:
-        raise Refused("[spans]: this brickscan tests no parts of texts; leave the section out, or install the look")
+        raise Refused(
+            "[spans]: this installation does not test parts of texts; leave the section out, or install the look"
+        )
 
 
 def parts_look() -> PartsLook:

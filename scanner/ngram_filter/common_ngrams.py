@@ -110,7 +110,7 @@ class CommonNgrams:
         return Positions(*_without(*where, chosen, self.reach, self.key, self.common))
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("CommonNgrams hold a key and are never pickled; open the filter again where it is needed")
+        raise TypeError("CommonNgrams has a key and is never pickled; open the filter again where it is needed")
 
     def places(self, ids: NDArray[np.uint32]) -> frozenset[int]:
         """Find the places of a text that are left out, by the slow path of proofs."""

@@ -149,8 +149,8 @@ def filter_of(results: str, config: ScanConfig, night: date, secret: bytes) -> N
     _refuse_another_secret(rows, key)
     if rows and _sha256(rows, key) != rows[0]["filter_sha256"]:
         raise Refused(
-            f"results: the filter of {night} in table {table_uri(results, FILTERS_TABLE)} is not the one that its "
-            "digest names: a row was changed, added or taken out; restore the table, from a backup or an older version"
+            f"results: the filter of {night} in table {table_uri(results, FILTERS_TABLE)} does not match its digest: "
+            "a row was changed, added or removed; restore the table from a backup or an older version"
         )
     return NightFilter(tuple(rows or _filter_rows(results, config, night, key)), key)
 
@@ -198,8 +198,8 @@ def _refuse_another(results: str, night: date, sha256: str) -> None:
     if digests and sha256 not in digests:
         raise Refused(
             f"results: scans of {night} left n-grams out by the filter {', '.join(sorted(digests))}, which table "
-            f"{table_uri(results, FILTERS_TABLE)} lacks, and what is left of table {SKETCHES_TABLE} makes another; "
-            "restore one of the two, from a backup or an older version of it"
+            f"{table_uri(results, FILTERS_TABLE)} lacks, and the rest of table {SKETCHES_TABLE} gives a different "
+            "filter; restore one of the two tables from a backup or an older version"
         )
 
 
@@ -220,8 +220,8 @@ def open_filter(results: str, sha256: str | None, secret: bytes) -> NgramFilter:
     _refuse_another_secret(rows, key)
     if not rows or _sha256(rows, key) != sha256:
         raise Refused(
-            f"results: table {table_uri(results, FILTERS_TABLE)} lacks the filter {sha256}, so that which n-grams were "
-            "left out is not known; restore the table, from a backup or an older version of it"
+            f"results: table {table_uri(results, FILTERS_TABLE)} lacks the filter {sha256}, so it is not known which "
+            "n-grams were left out; restore the table from a backup or an older version"
         )
     return NightFilter(tuple(rows), key).open()
 
@@ -230,7 +230,7 @@ def _refuse_another_secret(rows: Sequence[Mapping[str, Any]], key: NDArray[np.ui
     """Raise Refused for rows of FILTERS whose n-grams are hashed under another key."""
     if {row["hashed_under"] for row in rows} - {None, hashed_under(key)}:
         raise Refused(
-            f"results: the filter {rows[0]['filter_sha256']} was made under another audit secret; restore the "
+            f"results: the filter {rows[0]['filter_sha256']} was made under a different audit secret; restore the "
             "registry's audit secret"
         )
 

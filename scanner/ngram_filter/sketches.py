@@ -134,8 +134,7 @@ def read_sketch(results: str, sample: str, tokenizer: str, reach: int) -> Sketch
     number = CELLS_AN_NGRAM * common_ngrams.CELLS_OF_A_ROW
     if len(cells) != number or parts["part"].to_list() != [*range(len(parts))]:
         raise Refused(
-            f"results: table {table_uri(results, SKETCHES_TABLE)} has {len(cells):,} of {number:,} "
-            f"cells of sample {sample}; restore the table from a backup or an older version of it, or take that sample "
-            "out"
+            f"results: table {table_uri(results, SKETCHES_TABLE)} has {len(cells):,} of {number:,} cells of sample "
+            f"{sample}; restore the table from a backup or an older version, or delete that sample"
         )
     return Sketch(reach, cells.reshape(CELLS_AN_NGRAM, -1).astype(np.uint64, copy=False))

@@ -26,7 +26,7 @@ _FIGURES: Mapping[str, tuple[str, str, str]] = {
     "hidden": (
         "{value} of texts have hidden characters",
         "hidden characters",
-        "look at what passes texts on, and whether somebody hides marks",
+        "look at what processes texts on the way, and whether somebody hides marks",
     ),
     "no account": (
         "{value} of documents have no account",
@@ -34,16 +34,20 @@ _FIGURES: Mapping[str, tuple[str, str, str]] = {
         "look at the account column",
     ),
     "quarantine": ("{value} of texts are in quarantine", "quarantine", "`brickscan quarantine` says why"),
-    "documents": ("{value} documents", "documents", "look whether files are missing, or there twice"),
+    "documents": ("{value} documents", "documents", "check whether files are missing or duplicated"),
     "accounts": ("about {value} accounts posted", "accounts", "look at the account column, and at who posts most"),
     "no letters": ("{value} of texts have no letter", "texts without a letter", "look at the text column"),
-    "script": ("{value} of texts are in {subject} letters", "scripts", "look whether files of a language are missing"),
-    "tokens": ("{value} tokens a text", "tokens a text", "look whether texts are cut off, or another column is read"),
-    "too short": ("{value} of texts are too short", "short texts", "look whether texts are cut off"),
+    "script": ("{value} of texts are in {subject} letters", "scripts", "check whether files of a language are missing"),
+    "tokens": (
+        "{value} tokens a text",
+        "tokens a text",
+        "check whether texts are cut off, or the wrong column is read",
+    ),
+    "too short": ("{value} of texts are too short", "short texts", "check whether texts are cut off"),
     "flags": (
         "{value} of documents are flagged under key {subject}",
         "flags",
-        "look whether whoever marks with the key changed something, and at the newest flags",
+        "check whether the system that marks with the key changed, and look at the newest flags",
     ),
 }
 """Each figure: a sentence, a few words, and what to look at."""
@@ -99,7 +103,7 @@ class ComparedNight:
             return None
         first, *_ = self.moves
         others = list(dict.fromkeys(_FIGURES[move.figure][1] for move in self.moves))[1:]
-        beside = f". Beside it moved: {', '.join(others)}" if others else ""
+        beside = f". Also moved: {', '.join(others)}" if others else ""
         advice = _FIGURES[first.figure][2]
         return f"night {self.night}: {first.in_words()}, since {first.since}: {advice}{beside}"
 
@@ -109,7 +113,7 @@ class ComparedNight:
         if self.earlier >= LEAST_NIGHTS:
             return None
         earlier = counted(self.earlier, "earlier night")
-        return f"night {self.night} has too little to be held against: {earlier}, of {LEAST_NIGHTS}"
+        return f"night {self.night} has too little to be compared with: {earlier}, of {LEAST_NIGHTS}"
 
     @property
     def figures(self) -> list[str]:

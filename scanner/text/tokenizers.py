@@ -45,7 +45,7 @@ def refuse_chance(fields: Mapping[str, object]) -> None:
     for field in SPLIT_BY_CHANCE:
         if share := fields.get(field):
             raise ValueError(
-                f"its field model.{field} = {share} splits words by chance, so that a text has other tokens each time; "
+                f"its field model.{field} = {share} splits words at random, so a text has different tokens each time; "
                 f'write "{field}": null there'
             )
 
@@ -417,17 +417,19 @@ def load_tokenizer(path: Path | str, sha256: str, *, fast: bool = True) -> Token
     try:
         data = _read(path)
     except OSError as error:
-        raise TokenizerError(f"tokenizer {path}: cannot be read ({error.strerror or error}); put it there") from None
+        raise TokenizerError(
+            f"tokenizer {path}: cannot be read ({error.strerror or error}); put the file there"
+        ) from None
     digest = hashlib.sha256(data).hexdigest()
     if digest != sha256:
         raise TokenizerError(
-            f"tokenizer {path}: its SHA-256 is {digest}, but {sha256} is pinned; put the pinned file back, "
-            "since another one would read marked text as unmarked"
+            f"tokenizer {path}: its SHA-256 is {digest}, but {sha256} is pinned; restore the pinned file, since any "
+            "other would read marked text as unmarked"
         )
     try:
         reference = HuggingFaceTokenizer(data)
     except ValueError as error:
-        raise TokenizerError(f"tokenizer {path}: is no tokenizer.json that can be loaded: {error}") from None
+        raise TokenizerError(f"tokenizer {path}: is not a tokenizer.json that can be loaded: {error}") from None
     if not fast:
         return reference
     try:

@@ -162,7 +162,7 @@ def _content(value: object) -> bytes:
         return f"name {_full_name(value)}\n".encode()
     if value is None or isinstance(value, bool | int | float | str):
         return f"{type(value).__name__} {value!r}\n".encode()
-    raise TypeError(f"a kernel reads {value!r}; it may read numbers, strings, tuples, arrays, types and kernels")
+    raise TypeError(f"a kernel reads {value!r}; it may only read numbers, strings, tuples, arrays, types and kernels")
 
 
 _LIBRARIES = ("builtins", "math", "numpy")

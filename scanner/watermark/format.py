@@ -225,8 +225,8 @@ class Format(BaseModel, ABC):
         if self.generator is None:
             return []
         return [
-            f"what torch's {self.generator} draws is read: text that the same code marked on a GPU has another mark, "
-            "and is not found"
+            f"only draws of torch's {self.generator} are read: text marked by the same code on a GPU has a different "
+            "mark and is not found"
         ]
 
     def check_messages(self, count: int) -> None:

@@ -79,8 +79,8 @@ def make_format(name: str, parameters: Mapping[str, Any]) -> Format:
     """
     if name in ("greenlist-v2", "gumbel-v2"):
         raise ValueError(
-            f"its format is {name}: version 2 of our mark is not read any more; version 3 took its place. Make a new "
-            "key (`brickscan keys new`); what was marked with this one is read by the brickscan that made it"
+            f"its format is {name}: version 2 of our mark is no longer supported; version 3 replaced it. Make a new "
+            "key (`brickscan keys new`); text marked with this one can be read by the brickscan that made it"
         )
     if name not in FORMATS:
         # The name is not repeated, because it may be a secret that was pasted in its place.
@@ -130,7 +130,7 @@ def check(text: str) -> list[GroupResult]:
     if isinstance(groups, dict) and isinstance(groups.get("cases"), list):
         groups, not_read = _grouped_cases(groups["cases"], groups.get("sequences"))
     if not isinstance(groups, dict) or not all(isinstance(cases, list) for cases in groups.values()):
-        raise ValueError("is not an object of groups, each a list of cases, nor one with a list `cases`")
+        raise ValueError("is neither an object of groups, each a list of cases, nor an object with a list `cases`")
     comparisons = {name: compare for entry in FORMATS.values() for name, compare in entry.answers.groups.items()}
     unknown = sorted(set(groups) - set(comparisons))
     if unknown:
@@ -146,7 +146,7 @@ def _grouped_cases(cases: list[Any], sequences: object) -> tuple[dict[str, list[
     not_read = 0
     for number, case in enumerate(cases):
         if not isinstance(case, dict):
-            raise ValueError(f"cases[{number}] is no object with fields")
+            raise ValueError(f"cases[{number}] is not an object with fields")
         expected = case.get("expected")
         expected = expected if isinstance(expected, dict) else {}
         parts = (case, case.get("inputs"), expected.get("combined"), expected)

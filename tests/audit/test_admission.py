@@ -122,10 +122,10 @@ def test_what_each_key_can_be_admitted_to_is_one_sentence(registry):
     rows = audit(registry, {"k1": 1.0, "k2": 3.0})
     assert list(admissions(rows, 1e-2)) == [
         "k1 can be admitted down to 0.01",
-        "k2 cannot be admitted: its p-values are too small, or many texts share n-grams that it meets too well, as "
-        "fillings of a template do (a section [keys.filter] leaves these out), or texts of the corpus carry its mark: "
-        "audit it on texts that are older than the key, which cannot, before you make another one; leave out no text "
-        "for its score, which would hide what is wrong",
+        "k2 cannot be admitted: its p-values are too small, or many texts share n-grams that happen to score well, as "
+        "texts filled in from one template do (a section [keys.filter] leaves these out), or texts of the corpus "
+        "carry its mark. Before you make another key, audit this one on texts that are older than it and so cannot "
+        "carry its mark; do not drop texts because of their score, which would hide the cause",
     ]
     nearer, far = (next(admissions(rows, down_to)) for down_to in (1e-3, 1e-5))
     numbers = [int(re.search(r"about ([0-9,]+) documents", said)[1].replace(",", "")) for said in (nearer, far)]
@@ -143,7 +143,7 @@ def test_the_sentence_that_an_auditor_signs_has_exact_limits(effect, low, high):
     (said,) = signable(rows, 1e-6)
     assert said == (
         f"k: of 5,000 unmarked texts 15 were flagged at 0.01; the rate is between {low} and {high} with 99 % "
-        "confidence; 1e-06 is by law, not measured"
+        "confidence; 1e-06 follows from theory and was not measured"
     )
     assert not next(signable(rows, 0.01)).endswith("measured")
     (doubted,) = signable([*rows, rows[1] | {"threshold": 1e-3, "verdict": "too small"}], 1e-6)
@@ -165,8 +165,10 @@ def test_texts_of_few_pieces_tell_no_rate(clusters):
         assert "k: of 5,000 unmarked texts 0 were flagged at 0.01; the rate is between 0 and 0.0011 with" in signed
         assert "independent" not in admitted
     else:
-        assert f"k: of 5,000 unmarked texts, {told}, 0 were flagged at 0.01; too few independent ones to tell" in signed
-        assert f"its 5,000 texts are worth {told}: texts of one template or account count together" in admitted
+        assert (
+            f"k: of 5,000 unmarked texts, {told}, 0 were flagged at 0.01; too few independent texts to tell" in signed
+        )
+        assert f"its 5,000 texts are worth {told}: texts of one template or account count as one" in admitted
         assert "[keys.filter]" in admitted
 
 
@@ -206,7 +208,7 @@ def test_another_key_of_that_name_has_no_audit(registry, no_tokens):
     rows = audit(registry, {"k1": 1.0})
     shutil.rmtree(registry)
     other = new_key(registry, "k1", format="greenlist", window=4, gamma="1/4", messages=100, tokenizer=no_tokens)
-    with pytest.raises(Refused, match="'k1' has no audit there"):
+    with pytest.raises(Refused, match="'k1' has not been audited there"):
         admission_of(other, frame(rows))
 
 
@@ -221,8 +223,8 @@ def test_a_key_without_a_commitment_is_known_by_name_parameters_and_time(tmp_pat
     assert (passed.holds_down_to, passed.candidates) == (0.01, 2)
     with pytest.raises(Refused, match="failed audit"):
         admission_of(other, rows)
-    with pytest.raises(Refused, match="has no audit there"):
+    with pytest.raises(Refused, match="has not been audited there"):
         admission_of(stack, frame(audit(folder, {"stack": 1.0}, days=-1)))  # an audit of an earlier key of this name
     wider = stack.model_copy(update={"parameters": {"context_width": 5}})
-    with pytest.raises(Refused, match="has no audit there"):
+    with pytest.raises(Refused, match="has not been audited there"):
         admission_of(wider, rows)

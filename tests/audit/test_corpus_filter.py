@@ -101,7 +101,7 @@ def test_tokens_and_filters_that_somebody_else_wrote_are_refused(tmp_path, suffi
     read(str(file))
     read.cache_clear()
     file.write_bytes(file.read_bytes()[:-1] + b"x")
-    with pytest.raises(Refused, match="its content is not what was written"):
+    with pytest.raises(Refused, match="its content was changed after it was written"):
         read(str(file))
     file.unlink()
     os.mkfifo(file)  # which no worker waits for
@@ -146,7 +146,7 @@ def test_a_key_that_signatures_keep_from_admission_is_admitted_with_a_filter(tmp
     config.write_text(CONFIG.format(filter="", **text))
     assert run(calibrate, [str(config)]) == 0
     said = capsys.readouterr().out
-    assert re.search(r"worth [2-9] independent pieces: texts of one template or account count together", said)
+    assert re.search(r"worth [2-9] independent pieces: texts of one template or account count as one", said)
     assert run(brickscan, admit) == 2
     refused = capsys.readouterr().err
     assert "is undecided at every threshold" in refused

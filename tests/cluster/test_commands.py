@@ -52,7 +52,7 @@ def test_scan_and_flagged(night, marked, plain, registry):
     code, again, _ = call("--config", night.config, "--verbose", command=module)
     assert code == 0
     assert "0 documents in" in again
-    assert "whole input  3 documents; 1 of 1 shard committed before\n" in again
+    assert "whole input  3 documents; 1 of 1 shard already committed\n" in again
     assert re.search(r"^flagged +1 document, 1 distinct text", again, re.MULTILINE)  # of the whole night
     assert re.search(r"^quarantined +1 document, 0 files \(null_text 1 document\)$", again, re.MULTILINE)
 
@@ -126,7 +126,7 @@ def test_every_naming_has_its_words(night):
         "several messages",
         "too weak",
         "a hash",
-        "found another result",
+        "found a different result",
     ):
         assert words in out
     assert "message 19, seen by 2026-02-27 09:30, which its user got later: 2026-03-02 00:00" in out
@@ -185,7 +185,7 @@ def test_a_first_scan_says_once_that_it_compiles(monkeypatch, tmp_path, terminal
     monkeypatch.setattr(shown, "isatty", lambda: terminal, raising=False)
     with redirect_stderr(shown):
         Progress().compiling()
-    said = "compiling kernels for this machine, once" if terminal else "event=compile_kernels once=true"
+    said = "compiling kernels for this machine (only once" if terminal else "event=compile_kernels once=true"
     assert shown.getvalue().startswith(said)
     assert shown.getvalue().count("\n") == 1
     (tmp_path / "a.nbi").touch()
@@ -203,6 +203,6 @@ def test_a_scan_says_on_a_terminal_what_it_waits_for(night, plain, monkeypatch, 
     assert said[1:] == [
         "listing the input …",
         "opening keys, tokenizers and users …",
-        "reading the footers of files: 1, and what is done of them …",
+        "reading file footers: 1, and which shards are already done …",
         "starting Ray and its workers, which open the keys …",
     ]

@@ -34,7 +34,7 @@ def test_it_scores_on_cpus_and_says_so_once(night, plain, caplog):
 def test_it_refuses_where_gpus_are_required(night, plain):
     night.write("f", [plain(30, 1)])
     ask(night, "gpus_per_worker = 1.0\nrequire_gpus = true\n")
-    with pytest.raises(Refused, match=r"has 0 GPUs, too few for one worker; add GPUs, or leave out"):
+    with pytest.raises(Refused, match=r"has 0 GPUs, too few for one worker; add GPUs, or remove"):
         night.scan()
     with pytest.raises(Refused, match=r"has 0 GPUs, too few for one worker"):
         list(check_scan(night.config))
@@ -45,7 +45,7 @@ def test_it_refuses_where_gpus_are_required(night, plain):
 @pytest.mark.parametrize(
     ("lines", "complaint"),
     [
-        ("gpus_per_worker = 1.5\n", "a share of one GPU or whole ones"),
+        ("gpus_per_worker = 1.5\n", "a share of one GPU, or whole GPUs"),
         ("gpus_per_worker = -1.0\n", "greater than or equal to 0"),
         ("require_gpus = true\n", "needs gpus_per_worker"),
     ],

@@ -74,7 +74,7 @@ def test_only_the_new_key_looks_at_what_older_ones_have_looked_at(night, own_reg
     assert [key.one_of for key in load_registry(own_registry).keys] == [4, 4, 4]
     night.write("c", [plain(40, 99)])
     out = call("scan", night.config, "--check")[1]
-    assert "53 documents under late alone: the others are done" in out
+    assert "53 documents under late : the other keys are done" in out
     second = night.scan()
     assert second.totals.counts.documents == 54
     ranges = shards(night).select("path", "keys").rows()
@@ -161,7 +161,7 @@ def test_a_second_rule_for_what_was_scanned_is_refused(night, own_registry, scan
     with pytest.raises(Refused, match=r"a\.parquet was scanned with dedup = 'ngram', min_scored = 16"):
         night.scan()
     code, _, err = call("scan", night.config, "--check")
-    assert (code, "restore what was there" in err) == (2, True)
+    assert (code, "restore the earlier settings" in err) == (2, True)
     assert night.verdicts().equals(before)
     for name in ("a", "b"):
         (night.input / f"{name}.parquet").unlink()

@@ -77,7 +77,7 @@ def test_a_date_that_was_stated_wrong_is_corrected_and_stays_on_record(backfille
     )
     assert scan(backfilled, WEEK[2]).work.left == ()  # its files stay scanned
     code, _, err = call("redate", backfilled.config, "nothing", "--date", "2026-03-05")
-    assert (code, "no scan of that id has ended" in err) == (2, True)
+    assert (code, "no finished scan has that id" in err) == (2, True)
 
 
 @pytest.mark.costly
@@ -91,7 +91,7 @@ def test_a_night_that_lost_a_file_is_not_green_until_it_is_allowed(night, plain)
         assert code == 4
         said = " ".join(out.split())
         assert f"- 1 of the input's files cannot be read, and max_lost_files allows 0: {path}. `brickscan quar" in said
-        assert "--group-by document` says why; write them anew" in said
+        assert "--group-by document` says why; write these files again" in said
     assert night_of(night.results, 1e-6, None).light == "amber"
     night.configure(more="max_lost_files = 1")
     assert call("scan", night.config)[0] == 0

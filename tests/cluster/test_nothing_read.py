@@ -61,22 +61,22 @@ def some_of_each(night, plain):
     assert files_without.exists()
 
 
-QUIET = " Set allow_empty = true if nights may be quiet."
-QUARANTINE = "Nothing was read: all that the input holds is in quarantine ({}): see `brickscan quarantine`."
+QUIET = " Set allow_empty = true if a night may be empty."
+QUARANTINE = "Nothing was read: the whole input is in quarantine ({}): see `brickscan quarantine`."
 DAYS = {
     empty_folder: "Nothing was read: no Parquet file is in {folder}." + QUIET,
     a_csv: "Nothing was read: no Parquet file is in {folder}.",
     endings_that_are_not_read: "Nothing was read: no Parquet file is in {folder}.",
     a_csv_called_parquet: QUARANTINE.format("not_parquet 1 file"),
-    files_without_rows: "Nothing was read: the input's Parquet files (2) hold no documents." + QUIET,
+    files_without_rows: "Nothing was read: the input's Parquet files (2) contain no documents." + QUIET,
     texts_that_are_null: QUARANTINE.format("null_text 4 documents"),
     texts_of_another_type: QUARANTINE.format("wrong_type 1 file"),
     some_of_each: QUARANTINE.format("null_text 3 documents, not_parquet 1 file"),
 }
 OVER = {
-    a_csv: "1 file passed over, not ending in .parquet (.csv 1)",
-    some_of_each: "1 file passed over, not ending in .parquet (.csv 1)",
-    endings_that_are_not_read: "5 files passed over, not ending in .parquet (",
+    a_csv: "1 file skipped, not ending in .parquet (.csv 1)",
+    some_of_each: "1 file skipped, not ending in .parquet (.csv 1)",
+    endings_that_are_not_read: "5 files skipped, not ending in .parquet (",
 }
 
 
@@ -92,7 +92,7 @@ def test_a_night_that_read_nothing_is_not_green(night, plain, day):
         hands = " ".join(out[out.index("needs your attention:") :].split())
         assert f"- {DAYS[day].format(folder=night.input)}" in hands
         assert OVER.get(day, "") in hands
-        assert ("passed over" in out) == (day in OVER)
+        assert ("skipped" in out) == (day in OVER)
         code, out, _ = call("flagged", night.config)
         counts = DAYS[day].partition("(")[2].partition(")")[0]
         told = f" In quarantine: {counts}." if "quarantine" in DAYS[day] else ""
@@ -103,7 +103,7 @@ def test_a_night_that_read_nothing_is_not_green(night, plain, day):
     code, out, _ = call("scan", night.config)
     assert code == night.last_scan()["exit_code"] == (0 if allowed else 4)
     said = DAYS[day].removesuffix(QUIET).format(folder=night.input)
-    assert (f"careful {said} allow_empty lets such a night end with 0." in " ".join(out.split())) == allowed
+    assert (f"careful {said} allow_empty such a night ends with exit code 0." in " ".join(out.split())) == allowed
     assert ("needs your attention:" not in out) == allowed
 
 
@@ -162,7 +162,7 @@ def test_hidden_files_need_a_hand(night, plain):
     (night.input / "_old" / "b.parquet").write_bytes(path.read_bytes())
     code, out, _ = call("scan", night.config)
     assert code == 0
-    assert "1 Parquet file passed over, hidden by a name that begins with _ or . as unfinished" in " ".join(out.split())
+    assert "1 Parquet file skipped because the name begins with _ or . as unfinished" in " ".join(out.split())
 
 
 @pytest.mark.usefixtures("without_ray")
@@ -220,10 +220,10 @@ def test_a_scan_that_follows_tells_what_it_passes_over_and_that_there_is_nothing
     monkeypatch.setattr(following.time, "sleep", sleep)
     assert follow(lambda: plan, lambda *_: None, lambda _: None) == 0
     hidden, csv, upper, nothing = sorted(caplog.messages)
-    assert hidden.endswith(".parquet' is passed over, and all other files with hidden names: they may be unfinished")
-    assert csv.endswith(".csv' is passed over, and all other files that end in '.csv': only .parquet is read")
-    assert upper.startswith(f"'{tmp_path}/c.PARQUET' is passed over, and all other files that end in '.PARQUET'")
-    assert nothing == "the input holds no Parquet file; it is looked at again"
+    assert hidden.endswith(".parquet' is skipped, like all files with hidden names: they may be unfinished")
+    assert csv.endswith(".csv' is skipped, like all files that end in '.csv': only .parquet is read")
+    assert upper.startswith(f"'{tmp_path}/c.PARQUET' is skipped, like all files that end in '.PARQUET'")
+    assert nothing == "the input has no Parquet file; it will be looked at again"
 
 
 @pytest.mark.parametrize(

@@ -26,14 +26,14 @@ def test_the_days_until_a_night_runs(night, registry, marked, plain):
     code, out, err = call("scan", night.config)
     assert code == 4, err
     assert "Nothing was read: no Parquet file is in " in " ".join(out.split())
-    assert "- 2 files passed over, not ending in .parquet (" in out
+    assert "- 2 files skipped, not ending in .parquet (" in out
     assert all(f"{ending} 1" in out for ending in (".csv", ".PARQUET"))
 
     # the CSV is renamed to .parquet
     (night.input / "posts.parquet").write_text("doc_id,text\n1,hello\n")
     code, out, _ = call("scan", night.config)
     assert code == 4
-    assert "Nothing was read: all that the input holds is in quarantine (not_parquet 1 file)" in out
+    assert "Nothing was read: the whole input is in quarantine (not_parquet 1 file)" in out
     _, out, _ = call("flagged", night.config)
     assert out == "No document is flagged, of 0 that were read. In quarantine: not_parquet 1 file.\n"
 
@@ -57,7 +57,7 @@ def test_the_days_until_a_night_runs(night, registry, marked, plain):
     night.config.write_text(named)
     code, out, err = call("scan", night.config, "--date", "2026-10-01")
     assert code == 0, err
-    assert "- 1 document with an id, account or time that cannot be read, and is null" in out
+    assert "- 1 document with an id, account or time that cannot be read and is null" in out
     assert "quarantined  1 document, 0 files (null_text 1 document)" in out
     found = night.verdicts()
     assert found["doc_id"].to_list() == ["7", "8", "9"]
@@ -74,6 +74,6 @@ def test_the_days_until_a_night_runs(night, registry, marked, plain):
     (night.folder / "2026-10-02").mkdir()
     code, out, _ = call("scan", night.config, "--date", "2026-10-02")
     assert code == 4
-    assert "Set allow_empty = true if nights may be quiet." in " ".join(out.split())
+    assert "Set allow_empty = true if a night may be empty." in " ".join(out.split())
     night.config.write_text("allow_empty = true\n" + night.config.read_text())
     assert call("scan", night.config, "--date", "2026-10-02")[0] == 0

@@ -133,12 +133,12 @@ def test_status_names_the_part_and_check_looks_at_it_alone(shared):
     assert (code, err) == (0, "")
     assert "input        3 files of 9 (part 2/3), " in out
     assert "0 of 3 shards; 12 documents left" in out
-    assert out.endswith(f"Nothing stands in the way of: brickscan scan {shared.config} --part 2/3\n")
+    assert out.endswith(f"Ready to run: brickscan scan {shared.config} --part 2/3\n")
     shared.scan(share=THIRDS[1])
     assert "part 2/3 done" in call("status", shared.config)[1]
 
 
-@pytest.mark.parametrize(("options", "said"), [(("4/3",), "'4/3' names no part"), (("1/3", "--follow"), "--follow or")])
+@pytest.mark.parametrize(("options", "said"), [(("4/3",), "'4/3' is not a part"), (("1/3", "--follow"), "--follow or")])
 def test_a_part_that_cannot_be(night, options, said):
     code, _, err = call("scan", night.config, "--part", *options)
     assert (code, said in err) == (2, True)

@@ -224,7 +224,7 @@ def test_workers_that_start_on_nodes_that_die_do_not_start_for_ever(run, monkeyp
     monkeypatch.setattr(pool, "START_ATTEMPTS", 1)
     monkeypatch.setattr(pool, "node_of", lambda _: "a node")  # a dead actor cannot say its node
     monkeypatch.setattr(pool.Nodes, "gone", lambda *_: NodeEnd.DIED)
-    with pytest.raises(ScanFailed, match="3 workers died while they started"):
+    with pytest.raises(ScanFailed, match="3 workers died while starting"):
         run({-1: "die"}, shard(0, 4))
 
 
@@ -277,7 +277,7 @@ def test_a_worker_that_refuses_when_others_have_worked_fails_the_scan(run, tmp_p
 @pytest.mark.costly
 def test_workers_that_die_at_once_stop_it_all(run, monkeypatch):
     monkeypatch.setattr(pool, "START_ATTEMPTS", 2)
-    with pytest.raises(ScanFailed, match="workers died while they started"):
+    with pytest.raises(ScanFailed, match="workers died while starting"):
         run({-1: "die"}, shard(0, 4))
 
 
@@ -294,7 +294,7 @@ def test_it_says_what_workers_do_that_are_not_ready(run, monkeypatch, caplog):
     monkeypatch.setattr(pool, "_COMPLAIN_EVERY", 1)
     monkeypatch.setattr(pool, "_WAIT_SECONDS", 0.3)
     assert documents(run({-1: "take long"}, shard(0, 3))["shard-0"]) == 3
-    assert "workers have started, and for" in caplog.text
+    assert "workers have started, but after" in caplog.text
 
 
 @pytest.mark.costly
@@ -400,5 +400,5 @@ def test_a_worker_may_take_its_share_of_the_smallest_machine_that_lives(monkeypa
 
 @pytest.mark.costly
 def test_a_limit_that_no_worker_can_keep_stops_it_all(run):
-    with pytest.raises(ScanFailed, match=r"a worker cannot begin: it takes \d+ MiB before .* cluster.worker_memory_mb"):
+    with pytest.raises(ScanFailed, match=r"a worker cannot begin: it uses \d+ MiB before .* cluster.worker_memory_mb"):
         run({-2: str(2**20)}, shard(0, 4))

@@ -23,7 +23,7 @@ REFUSED = [
     ({"more": 'dedup = ["ngram"]'}, r"field 'dedup' = \['ngram'\]: Input should be 'ngram' or 'context'"),
     ({"more": "filter = 0.1"}, r"field 'filter' = 0.1: a section of fields is needed$"),
     ({"paths": ["in", ""]}, "field 'input.paths.1' = ''.* at least 1 character"),
-    ({"paths": ["in\\u0000"]}, "field 'input.paths.0' = .*: a path holds no NUL character"),
+    ({"paths": ["in\\u0000"]}, "field 'input.paths.0' = .*: a path must not contain a NUL character"),
     ({"more": "retain = '400'"}, "field 'retain' = '400': a number of days from \"1d\""),
     ({"more": "retain_flags = true"}, "retain_flags needs retain"),
     ({"more": "min_scored = true"}, "field 'min_scored' = True.* valid integer"),
@@ -61,7 +61,7 @@ def test_results_in_the_input_are_refused(night, results):
     (night.folder / "link").symlink_to(night.input)
     results = results.format(input_uri=night.input.as_uri())
     night.config.write_text(night.config.read_text().replace('results = "results"', f'results = "{results}"'))
-    with pytest.raises(Refused, match=r"^results: .* lies in the input path .*/in; give a folder outside"):
+    with pytest.raises(Refused, match=r"^results: .* is inside the input path .*/in; give a folder outside"):
         night.plan()
     assert list(night.input.iterdir()) == []
 
@@ -70,14 +70,14 @@ def test_a_registry_in_the_input_is_refused(night, own_registry):
     (night.folder / "link").symlink_to(own_registry)
     for path in ("link", "registry"):
         night.configure(paths=["in", path])
-        with pytest.raises(Refused, match=r"^registry: .* lies in the input path"):
+        with pytest.raises(Refused, match=r"^registry: .* is inside the input path"):
             night.plan()
 
 
 def test_a_password_in_the_results_is_refused_and_not_repeated(night):
     uri = "s3://key:hunter2@bucket/results"
     night.config.write_text(night.config.read_text().replace('results = "results"', f'results = "{uri}"'))
-    with pytest.raises(Refused, match=r"^results: a URI holds a password") as refused:
+    with pytest.raises(Refused, match=r"^results: a URI must not contain a password") as refused:
         night.plan()
     assert "hunter2" not in str(refused.value)
 
@@ -107,7 +107,7 @@ def test_another_tokenizer_is_refused_before_any_work(night, own_registry, byte_
 def test_no_registry_and_no_keys_are_refused(night, tmp_path):
     night.registry = tmp_path / "none"
     night.configure()
-    with pytest.raises(Refused, match=r"is no folder; see whether the path is right"):
+    with pytest.raises(Refused, match=r"is not a folder; check the path"):
         night.scan()
     night.registry.mkdir()
     (night.registry / "keys.toml").write_text("version = 2\n")

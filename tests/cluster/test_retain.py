@@ -77,11 +77,13 @@ def test_a_file_that_is_older_than_results_are_kept_is_refused_unless_it_is_done
     made_old(night.input / "broken.parquet", 4)
     rows = night.verdicts()
     day = f"{datetime.fromtimestamp(old.stat().st_mtime, UTC):%Y-%m-%d}"
-    said = rf"old.parquet \(and 1 more\) is not scanned yet and was last changed on {day}, longer ago than retain"
+    said = (
+        rf"old.parquet \(and 1 more\) has not been scanned and was last changed on {day}, before the period that retain"
+    )
     with pytest.raises(Refused, match=said):
         night.scan()
     code, _, err = call("scan", night.config, "--check")
-    assert (code, "longer ago than retain = '2d' keeps results" in err) == (2, True)
+    assert (code, "before the period that retain = '2d' covers" in err) == (2, True)
     assert night.verdicts().equals(rows)
     assert night.quarantine().is_empty()
 
@@ -93,4 +95,4 @@ def test_one_that_lands_among_others_is_left_out(night, plain, caplog):
     outcome = night.scan(files=list_files([str(night.input)]))
     assert outcome.exit_code == 0
     assert [Path(path).name for path in night.verdicts()["path"]] == ["young.parquet"]
-    assert "old.parquet is not scanned yet" in caplog.text
+    assert "old.parquet has not been scanned" in caplog.text

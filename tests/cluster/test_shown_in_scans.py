@@ -76,13 +76,13 @@ def test_scans_before_and_after_a_claim(night, marked, plain):
     assert recorded["positions"] == rows["scored"].sum()
     said = " ".join(summary(second, night.results, 1e-6).split())
     share = rows["shown"].sum() / before.sum()
-    assert f"under seeded, {share:.1%} of the positions were left out, since claims showed their seeds" in said
+    assert f"under seeded, {share:.1%} of the positions were left out because claims showed their seeds" in said
     assert "make a new key" in said
     code, told, _ = call("keys", "status", night.config)
     assert (code, " ".join(told.split())) == (
         0,
         f"seeded: shown by claims: 1 event, {len(state.buckets)} of 1,024 seeds under seeded, {share:.1%} of the "
-        "positions were left out, since claims showed their seeds; make a new key, and retire this one "
+        "positions were left out because claims showed their seeds; make a new key, and retire this one "
         f"({rows['shown'].sum():,} of {before.sum():,}, by scans that read event 1)",
     )
     listed = call("keys", "list", "--registry", night.registry)[1]
@@ -116,15 +116,15 @@ def test_a_registry_that_lacks_what_a_scan_read_is_refused(night, marked, plain)
         path.unlink(missing_ok=True)
         if content is not None:
             path.write_bytes(content)
-        with pytest.raises(Refused, match=r"lacks event 2 of what was shown of key 'seeded'.*older registry was put"):
+        with pytest.raises(Refused, match=r"lacks event 2 of key 'seeded'.*older registry "):
             night.scan()
         (night.folder / "post.txt").write_text("a post")
         for arguments in ((night.config,), ("--registry", night.registry)):
             code, _, err = call("check", *arguments, "--text", night.folder / "post.txt")
-            assert (code, "lacks event 2 of what was shown" in err) == (2, True), err
-        with pytest.raises(Refused, match="lacks event 2 of what was shown"):
+            assert (code, "lacks event 2 " in err) == (2, True), err
+        with pytest.raises(Refused, match="lacks event 2 "):
             brickscan.open(night.registry)
-        with pytest.raises(Refused, match="lacks event 2 of what was shown"):
+        with pytest.raises(Refused, match="lacks event 2 "):
             Scorer(ServedScan.of(DetectorConfig(version=2), night.folder), b"1" * 32)
     path.write_bytes(kept)
     assert night.scan().exit_code == 0
@@ -141,7 +141,7 @@ def test_a_key_that_was_made_again_under_another_id_lacks_what_scans_read_of_it(
     again = new_key(registry, "again", format="greenlist-v3", secret=secret, **parameters)
     new = new_key(registry, "new", format="greenlist-v3", **parameters)
     refuse_lost_events(night.results, str(registry), [new])
-    with pytest.raises(Refused, match="lacks event 1 of what was shown of key 'again'"):
+    with pytest.raises(Refused, match="lacks event 1 of key 'again'"):
         refuse_lost_events(night.results, str(registry), [new, again])
 
 

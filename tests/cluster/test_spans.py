@@ -74,7 +74,7 @@ def explained_quotation(night) -> None:
     assert said["Marked parts"].endswith(
         "All of them are in quoted lines: the account that posted this quotes marked text"
     )
-    assert "have a part that scores as high" in said["How seldom chance does this"]
+    assert "have a part that scores as high" in said["How rarely chance does this"]
     assert html.count('<span class="line m">') > 0
     assert "A part that is marked on its own is between" in html
 

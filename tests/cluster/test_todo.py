@@ -162,7 +162,7 @@ def test_a_document_that_brings_nodes_down_is_found_and_the_rest_is_scanned():
     assert finished.documents == 20_000
     ((row, reason, detail, _),) = finished.lost
     assert (row, reason) == (12_345, "killed_worker")
-    assert detail == f"{NODES_A_DOCUMENT} nodes of the cluster died while they scanned this alone"
+    assert detail == f"{NODES_A_DOCUMENT} nodes of the cluster died while scanning this alone"
     assert nodes <= NODES_A_SHARD + 15 + NODES_A_DOCUMENT  # 2^15 > 20,000
 
 

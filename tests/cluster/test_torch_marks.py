@@ -77,13 +77,13 @@ def test_each_mark_is_found_and_proved_and_names_nobody_whose_law_is_assumed(tmp
         assert f"'{name}' has no law over its keys: key '{name}' never passed an audit" in plan.unsupported_keys[0].why
         with pytest.raises(Refused, match=f"key '{name}' never passed an audit"):
             make_plan(night.configure(rate=1e-4, more=f"keys = ['{name}']"))
-        with pytest.raises(Refused, match=re.escape('; or leave it out on purpose: keys = ["synthid-table"]')):
+        with pytest.raises(Refused, match=re.escape('; or leave the key out explicitly: keys = ["synthid-table"]')):
             make_plan(night.configure(rate=1e-4, more=f"keys = ['{name}', 'synthid-table']"))
         night.configure(rate=1e-4)
         admit_key(keys, name, admission(1e-5, 20 if name[:5] == "three" else 1))
     for rate, why in (
         (1e-6, "known to hold down to 1e-05, not to false_positive_rate = 1e-06"),
-        (5e-5, "= 5e-05, of which it has 8.3e-06 among the registry's keys"),
+        (5e-5, "= 5e-05, of which this key has 8.3e-06 "),
     ):
         assert why in make_plan(night.configure(rate=rate)).unsupported_keys[0].why
     night.configure(rate=1e-4)
@@ -113,7 +113,7 @@ def test_each_mark_is_found_and_proved_and_names_nobody_whose_law_is_assumed(tmp
         owner = "anyone who has the key's secret, for any user. The registry's owner has it"
         assert said["Who can mark with it"].startswith(owner) is (name == "synthid-table")
         code, out, _ = call("replay", night.config, f"a:{row}")
-        assert (code, "comes out equal" in out) == (0, True), out
+        assert (code, "comes out the same" in out) == (0, True), out
     code, out, _ = call("report", night.config, "--out", tmp_path / "report")
     assert (code, "6 pages of flags" in out) == (0, True), out
     code, _, err = call("replay", night.config, "a:3", "--proof", tmp_path / "case")
@@ -130,14 +130,14 @@ def test_one_text_is_told_as_far_as_an_audit_showed(tmp_path, keys, byte_tokeniz
     (tmp_path / "post.txt").write_text(marked_letters(open_key(keys, key), tokenizer, 3))
     asked = ("check", "--registry", keys, "--key", "hf-lefthash", "--fpr", "1e-4", "--text", tmp_path / "post.txt")
     code, out, _ = call(*asked)
-    assert (code, "no audit showed that its p-values hold" in out, "e-" in out.splitlines()[1]) == (0, True, False)
+    assert (code, "no audit has shown that its p-values hold" in out, "e-" in out.splitlines()[1]) == (0, True, False)
     admit_key(keys, "hf-lefthash", admission(5e-6, 1))  # a twelfth of the rate: six keys, and parts beside the whole
     code, out, _ = call(*asked)
     told = "reads like its mark (CPU generator), which anyone can make 1 in 170"  # beyond 999 decoys, of 6 keys
     assert (code, told in " ".join(out.split())) == (0, True), out
     (tmp_path / "post.txt").write_text("".join(np.random.default_rng(5).choice(list(LETTERS), SIZE)))
     assert "no mark found (CPU generator)" in call(*asked)[1]
-    careful = "what torch's CPU generator draws is read: text that the same code marked on a GPU has another mark"
+    careful = "only draws of torch's CPU generator are read: text marked by the same code on a GPU has a different mark"
     assert careful in " ".join(call("keys", "list", "--registry", keys)[1].split())
 
 

@@ -60,7 +60,7 @@ def test_what_it_cannot_is_refused_by_its_name(toy, tmp_path):
         new_key(tmp_path / "other", "many", format=ToyFormat.name, messages=2, tokenizer=TOKENIZER)
     with pytest.raises(Refused, match="pepper"):
         new_key(tmp_path / "other", "many", format=ToyFormat.name, messages=1, tokenizer=TOKENIZER, pepper=1)
-    with pytest.raises(Refused, match="half-of-all;salt=3: no text can be marked"):
+    with pytest.raises(Refused, match="half-of-all;salt=3: brickscan cannot mark text"):
         marking_of(open_key(toy.registry, key))
     with pytest.raises(Refused, match=ToyFormat.name):
         marked_text(ToyFormat.name, {})

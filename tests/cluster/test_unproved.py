@@ -44,13 +44,15 @@ def test_a_flag_that_is_not_proved_names_nobody_and_raises_the_alarm(night, regi
     assert wrong["user_id"].null_count() == wrong.height
     assert sorted(flags(night.results).collect()["row"]) == rows.filter("flagged")["row"].to_list()
     said = " ".join(summary(outcome, night.results, 1e-6).split())
-    assert f"{counts.unproved} name no user: a slower method computed the flag again and found another result" in said
+    assert (
+        f"{counts.unproved} name no user: a slower method computed the flag again and found a different result" in said
+    )
     assert said.startswith(f"USE NO FLAG OF THIS SCAN. A slower method computed {counts.unproved} flags again")
     assert outcome_record(outcome, night.plan())["unproved"] == counts.unproved
     code, out, _ = call("flagged", night.config)
     assert (
         code,
-        out.count("nobody: a slower method computed the flag again and found another result"),
+        out.count("nobody: a slower method computed the flag again and found a different result"),
     ) == (0, counts.unproved)
     again = night.scan()
     assert (again.exit_code, again.totals.counts.documents) == (3, 0)  # the rows and the alarm stand

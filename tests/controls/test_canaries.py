@@ -158,10 +158,10 @@ def another_users_table(registry: Path, serving: Path, byte_tokenizer: Path, tmp
 @pytest.mark.parametrize(
     ("sabotage", "found", "words_said"),
     [
-        (another_tokenizer, False, "They came and were not found"),
-        (another_key, False, "They came and were not found"),
-        (another_window, False, "They came and were not found"),
-        (another_users_table, True, "The users of this registry are not those of the serving side"),
+        (another_tokenizer, False, "They arrived and were not found"),
+        (another_key, False, "They arrived and were not found"),
+        (another_window, False, "They arrived and were not found"),
+        (another_users_table, True, "The users are named: this registry and the serving side"),
     ],
 )
 def test_what_made_a_quiet_night_is_an_alarm(night, tmp_path, serving, byte_tokenizer, sabotage, found, words_said):
@@ -196,7 +196,7 @@ def test_canaries_that_do_not_come_are_an_alarm(night):
     audit = night(come=10)
     assert counted(audit) == CanaryCounts(TEXTS, 10, 10, 10, 0)
     assert audit.state == "canaries lost"
-    assert "Most did not come" in audit.alarms()[-1]
+    assert "Most did not arrive" in audit.alarms()[-1]
 
 
 def test_counts_are_those_of_a_plain_loop():
@@ -390,7 +390,7 @@ def test_the_command_measures_texts_like_the_canaries(tmp_path, serving, words):
 
 def test_what_cannot_be_told_is_refused(tmp_path, serving):
     (tmp_path / "scan.toml").write_text(CONFIG.replace('"registry"', f'"{serving}"').replace("account =", "id ="))
-    with pytest.raises(Refused, match=r"audit\.canaries = 30: canaries are told by their accounts"):
+    with pytest.raises(Refused, match=r"audit\.canaries = 30: canaries are recognised by their accounts"):
         make_plan(tmp_path / "scan.toml")
     none = make_registry(tmp_path / "registry")
     (tmp_path / "scan.toml").write_text(CONFIG)

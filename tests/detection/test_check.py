@@ -138,13 +138,13 @@ def test_a_text_is_piped_in(night, texts, monkeypatch):
 
 def test_what_cannot_be_right_is_refused(night, registry, texts):
     for arguments, words in (
-        ((), "Give CONFIG or --registry"),
-        ((night.config, "--registry", registry), "one of the two"),
+        ((), "Give either CONFIG or --registry"),
+        ((night.config, "--registry", registry), "Give either CONFIG"),
         ((night.config, "--fpr", "1e-3"), "--fpr goes with --registry"),
         ((night.config, "--key", "nosuch"), "'nosuch' is not in registry"),
         ((night.config, "--text", night.folder / "nosuch.txt"), "nosuch.txt: cannot be read"),
         (("--registry", night.folder), "holds no keys.toml"),
-        (("--registry", night.folder / "nosuch"), "is no folder\nhint: see whether the path is right"),
+        (("--registry", night.folder / "nosuch"), "is not a folder\nhint: check the path"),
     ):
         code, out, err = call("check", *arguments)
         assert (code, out) == (2, "")

@@ -137,7 +137,7 @@ def test_folders_that_hold_no_model_are_refused(tiny_folder: Path, tmp_path: Pat
     words = json.loads((folder / "tokenizer.json").read_text())
     words["model"]["vocab"]["w97"] = 97
     (folder / "tokenizer.json").write_text(json.dumps(words))
-    with pytest.raises(TokenizerError, match="knows 98 tokens, but the model beside it 97; it is not this model's"):
+    with pytest.raises(TokenizerError, match="knows 98 tokens, but the model in its folder 97; it is not this model's"):
         load_model(folder)
     (folder / "tokenizer.json").write_text("{}")
     with pytest.raises(TokenizerError, match=r"is not a tokenizer\.json"):

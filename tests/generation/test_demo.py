@@ -19,7 +19,7 @@ def test_the_demo(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "jobs.demo"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        assert "beside the truth" in done.stdout
+        assert "compared with the truth" in done.stdout
         assert "older than the key" not in done.stdout
         assert re.search(r"^canaries     40 of 40 texts arrived: found 3\d \(", done.stdout, re.MULTILINE)
         assert "named for another user 0 (" in done.stdout

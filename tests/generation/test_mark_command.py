@@ -132,8 +132,8 @@ def test_parquet_prompts_and_messages(registry: Path, tiny_folder: Path, tmp_pat
     ("options", "words"),
     [
         (["--key", "none", "--user", "ada"], "key 'none' is not in the registry; its keys: green, gum"),
-        (["--key", "green"], "--user, or --message"),
-        (["--key", "green", "--user", "ada", "--message", "1"], "and not both"),
+        (["--key", "green"], "--user or --message"),
+        (["--key", "green", "--user", "ada", "--message", "1"], "not both"),
         (["--key", "green", "--user", "eve"], "--user eve: holds no message of key 'green'"),
         (["--key", "green", "--user", "bob"], "--user bob: holds no message of key 'green'"),  # removed below
         (["--key", "green", "--message", "1000"], "--message 1000: key 'green' has messages 0 to 999"),
@@ -192,7 +192,7 @@ def test_files_that_cannot_be_right_are_refused(registry: Path, tiny_folder: Pat
     blank.write_text("\n \n")
     pq.write_table(pa.table({"text": ["w3"]}), columns)
     binary.write_bytes(b"\xff\xfe")
-    for path, words in ((blank, "holds no prompt"), (columns, "has no column 'prompt'; it has 'text'$"), (binary, "cannot be read"), (tmp_path / "no.txt", "cannot be read")):  # fmt: skip  # noqa: E501
+    for path, words in ((blank, "has no prompt"), (columns, "has no column 'prompt'; it has 'text'$"), (binary, "cannot be read"), (tmp_path / "no.txt", "cannot be read")):  # fmt: skip  # noqa: E501
         with pytest.raises(Refused, match=words):
             call(registry, tiny_folder, path, tmp_path / "out.parquet", *some)
     with pytest.raises(Refused, match="exists already"):
@@ -305,7 +305,7 @@ def test_an_interrupted_call_goes_on_where_it_was(
     if batches:
         with kept.open("a") as file:
             file.write('[["green", "cy", 1')  # as SIGKILL within a write leaves it
-        with pytest.raises(Refused, match="interrupted call with other options"):
+        with pytest.raises(Refused, match="interrupted run with other options"):
             call(registry, tiny_folder, prompts, out, *asked, "--seed", "5")
         with pytest.raises(Refused, match="interrupted call with other options"):
             call(registry, tiny_folder, prompts, out, *asked, "--dtype", "bfloat16")
@@ -318,7 +318,7 @@ def test_rows_of_a_running_call_are_not_touched(tmp_path: Path) -> None:
     out = tmp_path / "marked.parquet"
     with kept_rows(out, ["a"]) as kept:
         kept.add([("green", "cy", 1, "w3", "w4\u2028", 1)])
-        with pytest.raises(Refused, match="another `brickscan mark` writes it now"), kept_rows(out, ["a"]):
+        with pytest.raises(Refused, match="another `brickscan mark` is writing it"), kept_rows(out, ["a"]):
             pass
     with kept_rows(out, ["a"]) as again:
         assert again.rows == kept.rows

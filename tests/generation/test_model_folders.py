@@ -61,7 +61,7 @@ def not_numbers(folder: Path) -> None:
 KERNEL = "kernels-community/flash-attn2"
 
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
-    "pickle": (as_pickle, r"pytorch_model\.bin is not read; save the model as safetensors"),
+    "pickle": (as_pickle, r"pytorch_model\.bin is not supported; save the model as safetensors"),
     "cut weights": (cut, "cannot be used"),
     "weights without end": (boundless, "cannot be used"),
     "no layer": (without_a_layer, r"its weights lack (model\.)?layers\.1\."),
@@ -78,10 +78,10 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "a kernel by its field": (changed("config.json", attn_implementation={"": KERNEL}), "which may come from a hub"),
     "a kernel within": (changed("config.json", text_config={"attn_implementation": KERNEL}), "may come from a hub"),
     "quantised": (changed("config.json", quantization_config={"quant_method": "mxfp4"}), "quantised weights"),
-    "an adapter": (changed("adapter_config.json", base_model_name_or_path="a/b"), "holds an adapter"),
-    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "no JSON object"),
-    "a list": (lambda folder: (folder / "config.json").write_text("[]"), "no JSON object"),
-    "deep JSON": (lambda folder: (folder / "config.json").write_text('{"a":' * 100_000), "no JSON object"),
+    "an adapter": (changed("adapter_config.json", base_model_name_or_path="a/b"), "has an adapter"),
+    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "not a JSON object"),
+    "a list": (lambda folder: (folder / "config.json").write_text("[]"), "not a JSON object"),
+    "deep JSON": (lambda folder: (folder / "config.json").write_text('{"a":' * 100_000), "not a JSON object"),
     "text for a number": (changed("config.json", num_hidden_layers="two"), "cannot be used"),
     "too large": (changed("config.json", vocab_size=10**15), "cannot be used"),
     "heads": (changed("config.json", num_attention_heads=3), "cannot be used"),

@@ -114,7 +114,7 @@ def test_counts_leave_with_their_night(night, plain):
 def test_first_nights_have_nothing_to_be_held_against(night, plain):
     night.write("a", [plain(40, 1)])
     (compared,) = night.scan().compared
-    assert compared.waiting == f"night {compared.night} has too little to be held against: 0 earlier nights, of 28"
+    assert compared.waiting == f"night {compared.night} has too little to be compared with: 0 earlier nights, of 28"
     assert compared.moved is None
     assert compared.waiting in call("status", night.config)[1]
 

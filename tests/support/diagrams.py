@@ -135,8 +135,8 @@ def night(palette: dict[str, str]) -> str:
     """Draw how the texts of a night become flags that people look at."""
     canvas = Canvas(
         palette, 760, 340,
-        "A night: Parquet files are cut into shards, workers score them under the registry's keys, their rows go into "
-        "Delta tables, and people read flags, a report and a review. What cannot be scored goes to quarantine.",
+        "A night: Parquet files are cut into shards, workers score them under , their rows go into Delta tables, and "
+        "people read flags, a report and a review. What cannot be scored goes to quarantine.",
     )  # fmt: skip
     canvas.labelled(275, 6, 140, 70, "registry", ["secret keys, users", "and their messages"], "store")
     canvas.labelled(6, 130, 122, 90, "Parquet files", ["the texts", "of one night"], "store")

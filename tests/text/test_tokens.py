@@ -120,7 +120,7 @@ def test_a_tokenizer_that_splits_words_by_chance_is_refused(tmp_path, kind, fiel
     vocab = {"a": 0, "b": 1, "ab": 2} if kind == "BPE" else [["a", -1.0], ["b", -1.0], ["ab", -1.5]]
     model = {"type": kind, "vocab": vocab, "merges": [["a", "b"]], "unk_id": 0, field: 0.1}
     (tmp_path / "t.json").write_text(json.dumps({"model": model}))
-    with pytest.raises(TokenizerError, match=rf"t\.json: its field model\.{field} = 0\.1 splits words by chance"):
+    with pytest.raises(TokenizerError, match=rf"t\.json: its field model\.{field} = 0\.1 splits words at random"):
         pin_tokenizer(tmp_path, "t.json")
     loaded = tokenizers.Tokenizer.from_file(str(tmp_path / "t.json"))
     if getattr(loaded.model, field):

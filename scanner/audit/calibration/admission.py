@@ -57,13 +57,14 @@ def admission_of(
     audits_of_key = audits_of_keys.filter(_of(key)).sort("at")
     if audits_of_key.is_empty():
         raise Refused(
-            f"key {key.key_id!r} has no audit there; run `brickscan calibrate` with a section [keys] for this registry"
+            f"key {key.key_id!r} has not been audited there; run `brickscan calibrate` with a section [keys] for this "
+            "registry"
         )
     newest = audits_of_key.filter(pl.col("audit_id") == audits_of_key["audit_id"][-1])
     message_counts = set(newest.filter(pl.col("kind") == "key")["messages"])
     if message_counts != {key.messages}:
         raise Refused(
-            f"key {key.key_id!r} has {key.messages} messages; audit {newest['audit_id'][0]} was of "
+            f"key {key.key_id!r} has {key.messages} messages; audit {newest['audit_id'][0]} covered "
             f"{', '.join(map(str, sorted(message_counts)))}; run `brickscan calibrate` again"
         )
     failures = list(failing(newest.to_dicts(), ALARM_WORDS))
@@ -72,8 +73,8 @@ def admission_of(
     holds = newest.filter(pl.col("kind") == "key", pl.col("verdict").is_in(_HOLD))
     if holds.is_empty():
         raise Refused(
-            f"key {key.key_id!r}: audit {newest['audit_id'][0]} is undecided at every threshold"
-            f"{_worth(newest.to_dicts()[0])}; take a larger corpus, of other texts"
+            f"key {key.key_id!r}: audit {newest['audit_id'][0]} is undecided at every "
+            f"threshold{_worth(newest.to_dicts()[0])}; audit it on a larger corpus of different texts"
         )
     threshold = float(holds["threshold"].to_numpy().min())
     if threshold > down_to:
@@ -81,7 +82,8 @@ def admission_of(
     key_count = audits_of_keys.select(pl.coalesce("commitment", "key_id")).n_unique()
     if candidates is not None and candidates < key_count:
         raise Refused(
-            f"--candidates {candidates}: the audits there show {key_count} keys that were tried; give no fewer"
+            f"--candidates {candidates}: the audits there show that {key_count} keys were tried; give at least that "
+            "many"
         )
     return Admission(
         audit_id=newest["audit_id"][0],
@@ -108,9 +110,10 @@ def _of(key: MasterKey) -> pl.Expr:
 
 
 _OR_MARKED = (
-    "or many texts share n-grams that it meets too well, as fillings of a template do (a section [keys.filter] leaves "
-    "these out), or texts of the corpus carry its mark: audit it on texts that are older than the key, which cannot, "
-    "before you make another one; leave out no text for its score, which would hide what is wrong"
+    "or many texts share n-grams that happen to score well, as texts filled in from one template do (a section "
+    "[keys.filter] leaves these out), or texts of the corpus carry its mark. Before you make another key, audit this "
+    "one on texts that are older than it and so cannot carry its mark; do not drop texts because of their score, "
+    "which would hide the cause"
 )
 
 
@@ -159,10 +162,14 @@ def signable(rows: Sequence[Row], down_to: float) -> Iterator[str]:
         threshold = min(
             (method_row["threshold"] for method_row in method_rows if method_row["verdict"] in _HOLD), default=None
         )
-        by_law = "" if threshold is not None and threshold <= down_to else f"; {down_to:g} is by law, not measured"
+        by_law = (
+            ""
+            if threshold is not None and threshold <= down_to
+            else f"; {down_to:g} follows from theory and was not measured"
+        )
         rate = f"the rate is between {low:.2g} and {high:.2g} with 99 % confidence"
         if kind == "key" and binomial_limits(0, tests / effect, _SIGNED_RISK).high > LARGEST_SIGNED:
-            rate = "too few independent ones to tell the rate"
+            rate = "too few independent texts to tell the rate"
         pieces = f", {_pieces(row)}," if kind == "key" and row["clusters"] < tests else ""
         yield f"{prefix} {tests:,} {texts}{pieces} {hits:,} were flagged at {row['threshold']:g}; {rate}{by_law}"
 
@@ -174,8 +181,8 @@ LARGEST_SIGNED = 10 * SIGNED_AT
 """Largest upper limit of the rate, if no text were flagged, at which texts suffice for a statement about the rate."""
 
 _TEMPLATES = (
-    "texts of one template or account count together. Give texts of others, or leave out what many of them share by a "
-    "section [keys.filter], as scans do with `filter`"
+    "texts of one template or account count as one. Add texts from other sources, or leave out the n-grams that many "
+    "of them share with a section [keys.filter], as scans do with `filter`"
 )
 
 
@@ -203,7 +210,7 @@ def _sentence(rows: Sequence[Row], threshold: float | None, down_to: float) -> s
     key_rows = [row for row in rows if row["kind"] == "key"]
     document_count = _documents_needed(key_rows, down_to)
     quantity = (
-        "more documents than can be told are"
+        "more documents than can be estimated are"
         if document_count is None
         else f"about {_round(document_count):,} documents are"
     )

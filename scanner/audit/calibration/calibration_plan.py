@@ -299,7 +299,7 @@ def count_fragments(
     """
     marks, exact = [how.open(secret) for secret in secrets], how.law()
     if exact is None:
-        raise ValueError(f"{how.label()} has no law; pieces are tested by one")
+        raise ValueError(f"{how.label()} has no law; it is needed to test pieces")
     log10_alpha = np.log10(np.asarray(thresholds))
     positions = {dedup: how.rule().positions(tokens, dedup) for dedup in dict.fromkeys(d for _, d in PANELS)}
     laws: dict[str, Law] = {"z": Normal(exact), "exact": exact}
@@ -321,7 +321,7 @@ def count_fragments(
                 tokens.ids[tokens.offsets[fragment] : tokens.offsets[fragment + 1]],
             )
     if extreme is None:
-        raise ValueError("no keys: pieces are tested under at least one")
+        raise ValueError("no keys: at least one is needed to test pieces")
     expected = [_expected(laws[test], positions[dedup].scored, thresholds) for test, dedup in PANELS]
     return FragmentCounts(hits, np.array(expected), len(tokens.offsets) - 1, extreme)
 

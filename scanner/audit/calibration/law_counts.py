@@ -103,7 +103,7 @@ def law_counts(
     """
     form, exact = case.format, case.format.law()
     if exact is None or not isinstance(form, DrawsKeys) or not isinstance(form, CountsHits):
-        raise Refused(f"law: format {form.name!r} has no law, draws no keys or counts no hits; leave it out")
+        raise Refused(f"law: format {form.name!r} has no law, does not draw keys or does not count hits; leave it out")
     law = law or exact
     secrets = [form.draw_key(entropy) for entropy in fresh_entropy(seed, form.label(), documents)]
     positions = form.rule().positions(tokens, case.dedup)

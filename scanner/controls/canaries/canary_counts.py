@@ -178,11 +178,11 @@ def canary_alarms(rows: Sequence[Row], came: int) -> list[str]:
     ]
     due = next(iter(rows_by_kind.values()))["tests"]
     if came < due / 2:
-        advice = "Most did not come: see whether the serving side marked them, and whether the export holds them."
+        advice = "Most did not arrive: check that the serving side marked them and that the export contains them."
     elif "canary_found" in rows_by_kind:
         advice = (
-            "They came and were not found, so marked text of others is not found either: see whether the serving side "
-            "marks with the keys, windows, tokenizers and users of this registry, and whether the texts come unchanged."
+            "They arrived and were not found, so other marked text is missed as well: check that the serving side "
+            "marks with the keys, windows, tokenizers and users of this registry, and that the texts arrive unchanged."
         )
     elif "canary_wrong" in rows_by_kind:
         advice = (

@@ -49,11 +49,11 @@ _LAW_KINDS = {
     DECISION_ACCOUNTS: "decoys, whole decisions on accounts",
     "decoy": "decoys",
     "decoy_best": "decoys, best message",
-    "decoy_own": "decoys, what one user alone reads",
+    "decoy_own": "decoys, tokens that only one user reads",
     "decoy_all": "decoys, all messages",
     "decoy_spans": "decoys, parts of texts",
     "decoy_accounts": "decoys, posts of accounts",
-    "decoy_levels": "decoys, weighed by a model",
+    "decoy_levels": "decoys, weighted by a model",
 }
 
 _ALARM_WORDS: Mapping[str, str] = _LAW_KINDS | {kind: f"decoys, {words}" for kind, words in STRATUM_WORDS.items()}
@@ -198,18 +198,18 @@ class DecoyControl(Control["pl.DataFrame"]):
         wrong = wrong_rows(rows)
         if any(row["kind"] == DECOY_KEYS for row in wrong):
             return (
-                "Decoys are not distinct: keys that should differ draw alike, so the p-values of this scan were not "
-                "tested. Run `brickscan selftest`, and report it."
+                "Decoys are not independent: keys that should differ draw alike, so the p-values of this scan were "
+                "not tested. Run `brickscan selftest`, and report it."
             )
         if wrong and all(row["kind"] in STRATA for row in wrong):
             where = ", ".join(sorted({f"{STRATUM_WORDS[row['kind']]} {row['stratum']}" for row in wrong}))
             return (
-                f"p-values are too small for {where}, although they hold for all decoys together. If it is a host, "
-                "run `brickscan selftest` there and take it out of the cluster. Report it."
+                f"p-values are too small for {where}, although they hold for all decoys together. If this is one "
+                "host, run `brickscan selftest` there and take it out of the cluster. Report it."
             )
         if any(row["kind"] in self.kinds for row in wrong):
             return (
-                "Decoy keys, which marked nothing, hit too often. So p-values of this version, machine or "
+                "Decoy keys, which never marked anything, hit too often. So p-values of this version, machine or "
                 "configuration are too small. Run `brickscan selftest`, and report it."
             )
         return None

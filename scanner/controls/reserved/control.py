@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _ALARM_WORDS = {
     "reserved": "reserved messages",
-    "reserved_accounts": "all posts of an account and reserved messages",
+    "reserved_accounts": "all posts of an account, and reserved messages",
 }
 
 
@@ -91,9 +91,9 @@ class ReservedControl(Control["ReservedCounts"]):
             return None
         if law_holds:
             return (
-                "Decoys are as they should be, but too many texts carry messages that no user was ever given. Run "
-                "`brickscan calibrate` to see whether the key favours common phrases, find out whether its secret got "
-                "out, and retire the key."
+                "Decoys are as expected, but too many texts carry messages that no user was ever given. Run "
+                "`brickscan calibrate` to see whether the key favours common phrases, find out whether its secret has "
+                "leaked, and retire the key."
             )
         return (
             "Too many texts carry messages that no user was ever given, and there are too few decoys to tell whether "

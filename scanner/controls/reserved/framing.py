@@ -64,9 +64,9 @@ def _fewest_accounts(scan: JudgedScan, counts: ReservedCounts, key_id: str) -> i
 def framing_warnings(accounts: Mapping[str, int]) -> list[str]:
     """Return a sentence on each key, with advice: so many accounts, or more, may be framing others."""
     return [
-        f"key {key_id}: messages that nobody holds hit too often, but as often as they should without the texts of "
-        f"{number} account{'s' * (number != 1)}, and so do decoy keys. So the law holds, and somebody may be writing "
-        "text that carries messages of others. Name nobody by this key for a text of theirs (they posted what is "
-        "flagged as `reserved`), and find out who they are."
+        f"key {key_id}: messages that no user holds hit too often. Without the texts of {number} "
+        f"account{'s' * (number != 1)} they hit as often as expected, and so do decoy keys. So the p-values are "
+        "right, but somebody may be writing text that carries other users' messages. Do not name anyone by this key "
+        "for texts of these accounts (they posted the flags marked `reserved`), and find out who they are."
         for key_id, number in accounts.items()
     ]

@@ -80,7 +80,7 @@ def marked_accounts(
 
 def accounts_unread(explainer: Explainer) -> list[AccountExplanation]:
     """Return all marked accounts, each without its posts."""
-    why, rows = "its posts are read for one account at a time", marked_accounts(explainer)
+    why, rows = "posts are only read for one account at a time", marked_accounts(explainer)
     # after the rows were read, because it tells which of them had no signature
     not_checked = unchecked(explainer.results)
     return [AccountExplanation(row, not_checked, False, (), 0, why, None, None, None) for row in rows]
@@ -97,7 +97,7 @@ def explain_account(explainer: Explainer, account_id: str, night: date | None = 
         when = "" if night is None else f" in the night {night}"
         raise Refused(
             f"account {account_id!r}: its posts together are not marked{when}, or no scan tested accounts; `brickscan "
-            "accounts` lists those that are"
+            "accounts` lists marked accounts"
         )
     newest = max(row["night"] for row in rows)
     return [_explained(explainer, row) for row in rows if row["night"] == newest]
@@ -148,7 +148,7 @@ def _posts(explainer: Explainer, row: Mapping[str, Any]) -> tuple[list[dict[str,
         with contextlib.suppress(Refused):
             file_posts.append(post | {"text": explainer.stored_text(FlagCase(post, None))[:BYTES_OF_A_POST]})
     posts = max(table_posts, file_posts, key=len)
-    return posts, None if posts else "its posts are kept no longer, and their files are gone or hold other texts now"
+    return posts, None if posts else "its posts are no longer kept, and their files are gone or now have other texts"
 
 
 def _evidence_of_posts(
@@ -189,7 +189,7 @@ def _of_account(row: Mapping[str, Any], read: Sequence[Mapping[str, Any]], texts
 def _judge(explainer: Explainer, row: Mapping[str, Any], scan: Mapping[str, Any] | None) -> AccountJudge:
     """Return a judge that tests an account as its scan did, under only the row's key."""
     if scan is None:
-        raise Refused("its scan did not end, so that its settings are not on record")
+        raise Refused("its scan did not finish, so its settings are not on record")
     return AccountJudge(
         [explainer.open_key(row["key_id"], scan)],
         [row["correction"]],
@@ -231,11 +231,11 @@ CHARACTERS_OF_A_POST = 1_000
 """Largest number of characters of a post that a page shows."""
 
 _TO_DO: Mapping[str, str] = {
-    Naming.NAMED: "ask your own records whether this is the account of {users}, and look at its posts: words of others "
-    "that no quotation mark shows count as its own. What follows is for your own rules",
-    Naming.QUOTED: "nothing: it quotes marked posts, and its own words name nobody",
-    Naming.EVERYBODY: "what your rules say of generated text: the key marks for everybody alike",
-    Naming.RESERVED: "name nobody, and give it to the engineers: a reserved message belongs to nobody",
+    Naming.NAMED: "ask your own records whether this is the account of {users}, and look at its posts: other people's "
+    "words count as its own unless they are in quotation marks. Your own rules decide what happens next",
+    Naming.QUOTED: "nothing: it quotes marked posts, and its own words do not name a user",
+    Naming.EVERYBODY: "what your rules say about generated text: the key marks for everybody alike",
+    Naming.RESERVED: "do not name anyone, and report it to the engineers: no user has a reserved message",
 }
 
 
@@ -276,13 +276,12 @@ def why_nobody(row: Mapping[str, Any]) -> str:
 def proof_in_words(row: Mapping[str, Any]) -> str:
     """Write whether the pooled score of an account was computed again."""
     meaning: Mapping[str | None, str] = {
-        Proof.PROVED: "a slow path computed the pooled score again, and it came out the same",
-        Proof.DIFFERS: "a slow path computed the pooled score again, and it came out differently: do not use this row",
-        Proof.NOT_OFFERED: "the pooled score was not computed again: the format has no slow path",
-        Proof.NOT_DRAWN: "the pooled score was not computed again: accounts of more than "
-        f"{LONGEST_ACCOUNT:,} tokens are not"
+        Proof.PROVED: "a slower method computed its score again and got the same result",
+        Proof.DIFFERS: "a slower method computed its score again and got a different result: do not use this row",
+        Proof.NOT_OFFERED: "its score was not computed again: the format has no slower method",
+        Proof.NOT_DRAWN: f"its score was not computed again: the account has more than {LONGEST_ACCOUNT:,} tokens"
         if row["tokens"] > LONGEST_ACCOUNT
-        else "the pooled score was not computed again: too many accounts were marked at once, and a sample was drawn",
+        else "its score was not computed again: too many accounts were marked, so only a sample was",
     }
     return meaning.get(row["proof"], "not on record")
 
@@ -290,10 +289,13 @@ def proof_in_words(row: Mapping[str, Any]) -> str:
 def to_do(row: Mapping[str, Any], *, trial: bool = False) -> str:
     """Write what to do about a marked account."""
     if trial:
-        return "nothing: a trial is evidence against nobody"
+        return "nothing: a trial is not evidence against anyone"
     if row["audit"] == AuditState.ALARM:
-        return "use no flag or name of its scan: the audit alarmed, and `brickscan status` says why and what to do"
-    other = "name nobody; look at its posts if the account matters for other reasons"
+        return (
+            "do not use any flag or name of its scan: the audit raised an alarm, and `brickscan status` says why and "
+            "what to do"
+        )
+    other = "do not name anyone; look at its posts if the account matters for other reasons"
     return _TO_DO.get(row["naming"], other).format(users=marked_for(row))
 
 
@@ -311,7 +313,7 @@ def what_was_found(explained: AccountExplanation) -> Iterator[tuple[str, str]]:
     yield "What to do", to_do(row, trial=explained.trial)
     yield (
         "All posts together",
-        f"if nothing were marked, {one_in(row['log10_p_global'])} accounts would reach as much for any of the "
+        f"if nothing were marked, {one_in(row['log10_p_global'])} accounts would score as high for any of the "
         f"{counted(row['messages_tested'], 'message')} of key {name(row['key_id'])}, corrected for "
         f"{round(row['correction'] * row['nights'], 1):g} tests ({row['scored']:,} of "
         f"{counted(row['tokens'], 'token')} scored)",
@@ -323,20 +325,23 @@ def what_was_found(explained: AccountExplanation) -> Iterator[tuple[str, str]]:
 
 def _why(explained: AccountExplanation) -> str:
     row = explained.row
-    rule = "a name needs all posts to be flagged for the user's message, and own words alone to name the same user"
+    rule = (
+        "a user is named only if all posts are flagged for the user's message, and the account's own words name the "
+        "same user"
+    )
     reasons = {
         Naming.NAMED: "both hold",
-        Naming.QUOTED: "all posts are flagged, and own words alone are not",
-        Naming.UNDECIDED: "all posts are flagged; own words alone do not tell one user from others",
-        Naming.AMBIGUOUS: "all posts are flagged; own words alone are for several messages",
+        Naming.QUOTED: "all posts together are flagged, but its own words are not",
+        Naming.UNDECIDED: "all posts together are flagged, but its own words do not tell one user from others",
+        Naming.AMBIGUOUS: "all posts together are flagged, but its own words fit several messages",
         Naming.UNPROVED: why_nobody(row),
-    }.get(row["naming"], f"both hold for a message, which names nobody: {why_nobody(row)}")
+    }.get(row["naming"], f"both hold for a message that does not name a user: {why_nobody(row)}")
     return f"{rule}; here {reasons}"
 
 
 def _unquoted_words(explained: AccountExplanation) -> str:
     share, p = explained.row["quoted_share"], explained.log10_p_own
-    quoted = "how much is quoted is not known" if share is None else f"{share:.0%} of the scored words stand in quotes"
+    quoted = "it is not known how much is quoted" if share is None else f"{share:.0%} of the scored words are in quotes"
     if p is None:
         why = explained.no_posts or explained.no_evidence
         return f"{quoted}; their own p-value is not shown: {why}"
@@ -346,8 +351,8 @@ def _unquoted_words(explained: AccountExplanation) -> str:
         else ""
     )
     if np.isnan(p):
-        return f"{quoted}; too few own words are scored to say anything{few}"
-    return f"{quoted}; without them, {one_in(p)} accounts would reach as much by chance{few}"
+        return f"{quoted}; too few of its own words are scored to say anything{few}"
+    return f"{quoted}; without them, {one_in(p)} accounts would score as high by chance{few}"
 
 
 def posts_in_words(explained: AccountExplanation, most: int = MOST_POSTS_LISTED) -> str:
@@ -357,21 +362,21 @@ def posts_in_words(explained: AccountExplanation, most: int = MOST_POSTS_LISTED)
     few = f"{min(most, len(explained.posts)):,} of {counted(explained.row['posts'], 'post')}"
     gone = f"; {explained.read:,} of them can be read again" if explained.read < explained.row["posts"] else ""
     why = f" Their evidence is not shown: {explained.no_evidence}." if explained.no_evidence else ""
-    return f"{few}, those that speak strongest for the mark first{gone}. Single posts decide nothing.{why}"
+    return f"{few}, strongest evidence first{gone}. A single post decides nothing.{why}"
 
 
 def about_post(post: AccountPost) -> str:
     """Write a line on when and where a post was, and how strongly it shows the mark."""
     posted = "time unknown" if post.created_at is None else f"{post.created_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
     quoting = any(part.kind == "quoted" for part in post.parts)
-    unquoted = f"; own words alone: {_level(post.own_level)}" if quoting else ""
+    unquoted = f"; own words only: {_level(post.own_level)}" if quoting else ""
     place = f"{printable(post.path)}:{post.row}"
     return f"{posted}, {place}: {_level(post.level)}{unquoted} ({counted(post.scored, 'token')} scored)"
 
 
 def _level(level: int | None) -> str:
     words = f"speaks {LEVEL_WORDS[level]} for the mark" if level else "does not speak for the mark"
-    return "too short to tell alone" if level is None else words
+    return "too short to tell on its own" if level is None else words
 
 
 def account_page(found: Sequence[AccountExplanation], back: str | None = None, **values: object) -> str:

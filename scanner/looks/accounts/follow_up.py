@@ -231,13 +231,16 @@ class AccountTests:
 
 
 def _summary(totals: AccountTotals) -> Iterator[tuple[str, str]]:
-    by_posts = f"{counted(totals.flagged, 'account')} of {totals.tested:,} by their posts together"
-    again = "none tested again: an earlier scan tested those of this night, and p is corrected for one look a night"
+    by_posts = f"{counted(totals.flagged, 'account')} of {totals.tested:,} by all their posts together"
+    again = (
+        "none tested again: an earlier scan tested the accounts of this night, and p is corrected for one look per "
+        "night"
+    )
     yield "accounts", again if totals.had_look else by_posts
     if totals.refuted:
-        yield "", f"{totals.refuted:,} name nobody: computed again, their scores came out differently"
+        yield "", f"{totals.refuted:,} do not name a user: their scores were computed again, and the results differed"
     if totals.not_proved:
-        yield "", f"{totals.not_proved:,} name nobody: too many or too long to be computed again"
+        yield "", f"{totals.not_proved:,} do not name a user: too many or too long to be computed again"
 
 
 def judge_parts(plan: Plan, scan_id: str, unit: AccountUnit, left: Sequence[int], on_actors: OnActors) -> AccountTotals:

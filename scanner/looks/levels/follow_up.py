@@ -54,8 +54,8 @@ class ModelPass:
             audited=self._ids,
             summary=list(_summary(totals)),
             hands=[
-                f"NOT FINAL: the model has not read {counted(totals.left, 'shard')}; run the same command again, which "
-                "goes on from there"
+                f"NOT FINAL: the model has not read {counted(totals.left, 'shard')}; run the same command again to "
+                "continue"
             ]
             * bool(totals.left),
         )
@@ -94,7 +94,7 @@ def _summary(totals: SecondPassTotals) -> Iterator[tuple[str, str]]:
     more = counted(totals.flagged, "more document")
     yield "levels", f"{counted(totals.texts, 'text')} read by the model; {more} flagged by their levels"
     if totals.given_up:
-        yield "", f"{counted(totals.given_up, 'document')} that the model cannot read, as the scan's log says"
+        yield "", f"{counted(totals.given_up, 'document')} that the model cannot read (see the scan's log)"
 
 
 MARKED_SHARE = 0.1

@@ -53,8 +53,8 @@ class LevelScoring:
         """
         if shares.levels is None:
             raise Refused(
-                f"{self._where}: it was flagged by levels, and the configuration does not say any more which share of "
-                "the rate they have; put [levels] back, as the scan had it"
+                f"{self._where}: it was flagged by levels, but the configuration no longer states their share of the "
+                "rate; restore [levels] as the scan had it"
             )
         return shares.for_levels()
 
@@ -77,9 +77,9 @@ class LevelScoring:
     def _levels(self, opened_keys: Sequence[OpenedKey]) -> TextLevels:
         if len(self._steps) != min(len(self._text), CHARACTERS_READ):
             raise Refused(
-                f"{self._where}: what the model expected is on record for {len(self._steps):,} characters, and the "
-                f"text has {len(self._text):,}. Somebody changed the results: restore the table `flag_levels` from "
-                "a backup"
+                f"{self._where}: the record of what the model expected covers {len(self._steps):,} characters, but "
+                f"the text has {len(self._text):,}. Somebody changed the results: restore the table `flag_levels` "
+                "from a backup"
             )
         levels = TextLevels.of_keys(opened_keys)
         levels.put([self._text], [self._steps])
@@ -130,8 +130,9 @@ class LevelRows:
         """
         field, not_compared, differs = (
             "reading",
-            "nobody compared what is on record with the model: name it in [levels] as it was, and it reads again",
-            "the model does not read the text as is on record: somebody may have chosen what is",
+            "the record was not compared with the model: name the same model in [levels] to have it read the text "
+            "again",
+            "the model's reading of the text differs from the record, so the record may have been chosen by somebody",
         )
         if verdict is None:
             return field, True, not_compared
@@ -157,13 +158,13 @@ def read_surprise(
     found = ask(results, readings)
     if found.is_empty():
         raise Refused(
-            f"{where}: what the model expected of the text is not on record: it was erased with a "
-            "name, or its night was dropped; scan the file again, with the same [levels], into new results"
+            f"{where}: there is no record of what the model expected of the text: it was erased with a name, or its "
+            "night was dropped; scan the file again with the same [levels] into new results"
         )
     is_of_scan = scan is None or found["reader_sha256"].to_list() == [scan["reader_sha256"]]
     if len(found) > 1 or not is_of_scan:
         raise Refused(
-            f"{where}: what is on record is not what the scan's model expected of the text, once. Somebody "
+            f"{where}: the record of what the model expected is duplicated or is not from the scan's model. Somebody "
             "changed the results: restore the table `flag_levels` from a backup"
         )
     return np.frombuffer(found["surprise"][0], np.uint8)

@@ -53,8 +53,8 @@ def model_pass_of(plan: Plan) -> Plan | None:
     keys = tuple(key for key in plan.keys if can_have_levels(key))
     if not keys:
         raise Refused(
-            "levels: no key under test can be weighed: greenlist-v3, gumbel-v3 and keys of vLLM's and SGLang's own "
-            "marks can, greenlist and gumbel of one message too; leave the section out"
+            "levels: none of the tested keys supports weights: greenlist-v3, gumbel-v3 and keys of vLLM's and "
+            "SGLang's own marks do, as do greenlist and gumbel with one message; leave the section out"
         )
     for module in ("torch", "transformers"):
         if importlib.util.find_spec(module) is None:
@@ -70,7 +70,7 @@ def reader_config(plan: Plan) -> LevelsConfig:
         ValueError: the plan does not belong to such a pass.
     """
     if plan.levels is None:
-        raise ValueError("the plan names no model that reads texts")
+        raise ValueError("the plan has no model that reads texts")
     return plan.levels
 
 
@@ -82,7 +82,7 @@ def reader_sha256(folder: Path, dtype: ReaderDtype) -> str:
     """
     for name in READER_FILES:
         if not (folder / name).is_file():
-            raise Refused(f"levels.model: {str(folder)!r} holds no {name}; name the folder of a model")
+            raise Refused(f"levels.model: {str(folder)!r} has no {name}; name the folder of a model")
     check_model_folder(folder, f"levels.model: {str(folder)!r}")
     whole = hashlib.sha256(dtype.encode())
     try:
@@ -110,8 +110,8 @@ def pinned_reader(by: LevelsConfig, sha256: str | None, device: str = "cpu") -> 
     reader = TextReader(folder, device, by.dtype) if reader_sha256(folder, by.dtype) == sha256 else None
     if reader is None or reader_sha256(folder, by.dtype) != sha256:
         raise Refused(
-            f"levels.model: in {str(folder)!r} is another model than when the scan began, or on this machine "
-            "another than on the driver's; put the same files everywhere and run the scan again"
+            f"levels.model: the model in {str(folder)!r} changed since the scan began, or differs between this "
+            "machine and the driver's; put the same files everywhere and run the scan again"
         )
     return reader
 

@@ -130,7 +130,7 @@ class PartSearch(NamedTuple):
     def law(self) -> Law:
         """Return the key's law."""
         if self.mark.law is None:
-            raise ValueError(f"{self.mark.label}: has no law, so that no part of a document has a p-value")
+            raise ValueError(f"{self.mark.label}: has no law, so parts of a document have no p-value")
         return self.mark.law
 
 

@@ -78,7 +78,7 @@ def claimed_positions(tokens: Sequence[int], label: str, most: int = MOST_POSITI
     """
     key = parse_label(label)
     if any(not 0 <= token < 2**32 for token in tokens):
-        raise ValueError("a token is a number of 32 bits, 0 or more")
+        raise ValueError("a token is an unsigned 32-bit number")
     ids = np.array(tokens, np.uint32)
     places = np.arange(key.window, max(key.window, len(ids)))
     windows = ids[places[:, None] + np.arange(-key.window, 0)]
@@ -130,7 +130,7 @@ def score_claim(
     """
     key = parse_label(label)
     if not 0 <= message < key.most_messages:
-        raise ValueError(f"message {message} is none of a key of {key.most_messages}")
+        raise ValueError(f"message {message} does not exist under a key of {key.most_messages} messages")
     if len(beacon) != HASH_BYTES:
         raise ValueError(f"R has {HASH_BYTES} bytes; here it has {len(beacon)}")
     positions = claimed_positions(tokens, label, most)

@@ -108,7 +108,7 @@ class NativeFormat(Format):
     def check_messages(self, count: int) -> None:
         """Refuse more messages than the entries x + m of 32-bit tokens x have numbers for."""
         if count > MOST_MESSAGES:
-            raise ValueError(f"{count} messages: a key of format {self.name!r} has {MOST_MESSAGES} at most")
+            raise ValueError(f"{count} messages: a key of format {self.name!r} has at most {MOST_MESSAGES}")
 
     def seconds(self, messages: int) -> float:
         """Return seconds in proportion to the messages."""
@@ -250,8 +250,8 @@ class _NativeFormat3(NativeFormat):
             raise ValueError(f"{count} messages: a key with groups = {self.groups} has {self.groups**2}")
         if self.groups is None and count > MOST_NUMBERS:
             raise ValueError(
-                f"{count} messages: a key of format {self.name!r} without groups has {MOST_NUMBERS} at most; "
-                "give --users for a key with groups, which has room for a thousand million"
+                f"{count} messages: a key of format {self.name!r} without groups has at most {MOST_NUMBERS}; give "
+                "--users for a key with groups, which has room for a thousand million"
             )
 
     def found_chance(self, scored: NDArray[np.int64], p: NDArray[np.float64]) -> NDArray[np.float64]:

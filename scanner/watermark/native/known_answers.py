@@ -103,7 +103,7 @@ def _documents(case: Case) -> Pairs:
 def _searches(case: Case) -> Pairs:
     mark, tokens, positions = _scored(case)
     if not isinstance(mark, Version3Mark) or mark.groups is None:
-        raise ValueError("searches are of version 3, with groups")
+        raise ValueError("searches are only for version 3 with groups")
     findings = search(mark, tokens, positions, mark.groups**2)
     has_message = findings.message[0] >= 0
     yield "scored", case["scored"], int(positions.scored[0])

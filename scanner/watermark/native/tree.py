@@ -144,7 +144,7 @@ def show_seeds(
             _grow(seed_key, number << height, height, nodes)
             grown = number
             if _node(nodes, 1) != kept[number]:
-                raise ValueError("the kept nodes of the tree are not this key's; make them anew from its secret")
+                raise ValueError("the kept nodes of the tree are not this key's; compute them again from its secret")
         column = (1 << height) + place
         path = [_node(nodes, (column >> level) ^ 1) for level in range(height)]
         path += [level[(number >> i) ^ 1] for i, level in enumerate(above[:-1])]

@@ -28,7 +28,8 @@ def read_config(text: str) -> StackKey:
             fields = fields[name]
             if not isinstance(fields, dict):
                 raise ValueError(
-                    f"field {name!r}: an object is needed, as the stack writes it; it says that nothing is marked"
+                    f"field {name!r}: an object is needed, as the stack writes it; this value says that nothing is "
+                    "marked"
                 )
             break
     configurations = [stack.configuration for stack in STACKS if stack.configuration is not None]

@@ -41,14 +41,14 @@ def hashing_key(secret: bytes) -> int:
         raise ValueError(f"a hashing key has 8 bytes; this secret has {len(secret)}")
     key = int.from_bytes(secret, "big")
     if key >= 2**63 or key % 2**12 == 0:
-        raise ValueError("a hashing key is at least 1, below 2^63, and no multiple of 4,096")
+        raise ValueError("a hashing key is at least 1, below 2^63, and not a multiple of 4,096")
     return key
 
 
 class StackFormat(Format):
     """A format of another stack, which draws its keys."""
 
-    if_guessed = "Whoever guesses it makes the mark: have the stack mark with a key that is drawn at random"
+    if_guessed = "Anyone who guesses it can make the mark: have the stack mark with a randomly drawn key"
 
     def decoy_key(self, entropy: bytes) -> bytes:
         """Return the secret made of 32 uniform bytes: its first bytes, as many as a secret has."""
@@ -152,7 +152,8 @@ def check_message(messages: NDArray[np.int64] | int) -> None:
     """Raise ValueError for a message other than 0. A mark without messages has no other."""
     if np.any(messages):
         raise ValueError(
-            f"message {np.max(np.abs(messages))} is out of range; the mark carries none, which is message 0"
+            f"message {np.max(np.abs(messages))} is out of range; the mark carries no message, which counts as "
+            "message 0"
         )
 
 

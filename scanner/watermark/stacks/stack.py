@@ -69,7 +69,7 @@ def whole_number(number: object, field: str) -> bytes:
         ValueError: it is no whole number from 0 up to below 2^63.
     """
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 2**63:
-        raise ValueError(f"field {field!r}: a whole number from 0 on, below 2^63, is needed")
+        raise ValueError(f"field {field!r}: a whole number from 0 to below 2^63 is needed")
     return number.to_bytes(8, "big")
 
 

@@ -112,12 +112,14 @@ def test_accounts_of_shared_ngrams_counted_in_each_post_name_nobody(posted, mark
     )
     assert set(wrong["naming"]) == {"unproved"}
     said = " ".join(summary(outcome, night.results, 1e-6).split())
-    assert f"{wrong.height} name nobody: computed again, their scores came out differently" in said
-    assert f"A slower method computed {counted(wrong.height, 'marked account')} again, with another result" in said
+    assert f"{wrong.height} name a user: their scores were computed again, and the results differed" in said
+    assert (
+        f"A slower method computed {counted(wrong.height, 'marked account')} again and got a different result" in said
+    )
     listed = call("accounts", night.config)[1]
-    assert "nobody: a slower method computed the flag again and found another result" in listed
+    assert "nobody: a slower method computed the flag again and found a different result" in listed
     shown = call("explain", night.config, "--account", "template")[1]
-    assert "came out differently: do not use" in " ".join(shown.split())
+    assert "a different result: do not use" in " ".join(shown.split())
     assert night.scan().exit_code == 3  # the rows and the alarm stand
 
 
@@ -269,7 +271,7 @@ def test_an_account_that_only_quotes_is_marked_and_named_for_nobody(posted, mark
     assert 0.3 < rows["quoter"]["quoted_share"] < 0.7
     code, out, _ = call("accounts", night.config)
     assert (code, out.count("alice")) == (0, 2)
-    assert "nobody: without the lines that it quotes, its own words name nobody" in " ".join(out.split())
+    assert "nobody: without the lines that it quotes, its own words do not name a user" in " ".join(out.split())
     assert "3 of 3 marked accounts shown; 2 named for a user." in out
     shown = json.loads(call("accounts", night.config, "--account", "quoter", "--format", "json")[1])
     assert [(row["account_id"], row["user_id"]) for row in shown["rows"]] == [("quoter", None)]

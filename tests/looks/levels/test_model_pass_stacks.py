@@ -84,7 +84,7 @@ def test_a_night_finds_by_weights_what_the_sum_does_not_under_keys_of_other_stac
     assert explained.text_evidence.score == pytest.approx(row["score"])
     assert explained.text_evidence.log10_p == pytest.approx(row["log10_p"])
     assert sum(run.level > 0 for run in explained.text_evidence.runs) > 15
-    said = dict(what_was_found(explained))["How seldom chance does this"]
+    said = dict(what_was_found(explained))["How rarely chance does this"]
     assert "counts more the less a language model expected it" in said
     assert "or of a decoy" in said
 

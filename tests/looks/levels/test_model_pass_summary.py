@@ -56,10 +56,10 @@ def test_a_night_that_the_model_has_not_read_is_not_final_and_is_gone_on_with(fo
     kept.rename(file)
     summary = " ".join(out.split())
     assert "levels 1 text read by the model; 0 more documents flagged by their levels" in summary
-    assert "NOT FINAL: the model has not read 1 shard; run the same command again, which goes on from there" in summary
+    assert "NOT FINAL: the model has not read 1 shard; run the same command again to continue" in summary
     assert "its night is not final: the model has not read 1 shard" in call("status", foregone.results)[1]
     report = call("report", foregone.config, "--out", foregone.folder / "report")[1]
-    assert "the model has not read all that scan" in report
+    assert "the model has not read everything that scan" in report
     said, left = check(foregone)
     assert "1 of 2 shards read" in said
     assert left["core_hours"] > 0

@@ -88,19 +88,19 @@ def test_a_plan_of_tokens_names_the_look_that_it_does_not_count(night, own_regis
     fix_secrets(own_registry, "two")
     new_key(own_registry, "two", format="gumbel-v3", seeds=4, window=4, messages=1000, tokenizer=TOKENIZER)
     looks = [ScannedKey.of_config(configured(night, model), key_id).looks for key_id in ("two", "green")]
-    assert looks[0].endswith("tested beside them, which finds some more: tokens weighed by a model")
+    assert looks[0].endswith("tested, which finds some more: tokens weighted by a model")
     assert "weighed" not in looks[1]
 
 
 def test_a_pass_that_cannot_be_is_refused_before_any_work(night, model) -> None:
-    with pytest.raises(Refused, match="no key under test can be weighed"):
+    with pytest.raises(Refused, match="none of the tested keys supports weights"):
         model_pass_of(make_plan(configured(night, model)))
     (model / "tokenizer.json").unlink()
     with pytest.raises(Refused, match=r"holds no tokenizer\.json"):
         reader_sha256(model, "float32")
     with pytest.raises(Refused, match=r"weights\.levels is missing"):
         make_plan(configured(night, model, "weights = { document = 0.9 }"))
-    with pytest.raises(Refused, match="a share of one GPU or whole ones"):
+    with pytest.raises(Refused, match="a share of one GPU, or whole GPUs"):
         make_plan(night.configure(more=f'[levels]\nmodel = "{model}"\ngpus = 1.5'))
 
 
@@ -120,17 +120,17 @@ def test_a_model_whose_weights_lie_elsewhere_is_refused(model: Path, name: objec
     index.write_text(json.dumps({"weight_map": {"a": "w.safetensors"}}))
     reader_sha256(model, "float32")
     index.write_text(json.dumps({"weight_map": {"a": name}}))
-    with pytest.raises(Refused, match=r"names weights outside of its folder|does not say where weights are"):
+    with pytest.raises(Refused, match=r"names weights outside its folder|does not say where weights are"):
         reader_sha256(model, "float32")
     index.unlink()
     (model / "config.json").write_text(json.dumps({"transformers_weights": name}))
     if name:
-        with pytest.raises(Refused, match=r"names weights outside of its folder|does not say where weights are"):
+        with pytest.raises(Refused, match=r"names weights outside its folder|does not say where weights are"):
             reader_sha256(model, "float32")
     (model / "config.json").write_text(json.dumps({"transformers_weights": "w.safetensors"}))
     reader_sha256(model, "float32")
     (model / "adapter_config.json").write_text("{}")
-    with pytest.raises(Refused, match="an adapter of a model that lies elsewhere"):
+    with pytest.raises(Refused, match="an adapter for a model that is elsewhere"):
         reader_sha256(model, "float32")
 
 

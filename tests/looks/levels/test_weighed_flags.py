@@ -107,7 +107,7 @@ def test_an_explanation_says_what_tells_the_user_from_the_group_as_the_slow_path
 def test_a_replay_computes_the_verdict_again_without_the_model(flagged: Night, chain_model: Path) -> None:  # noqa: F811
     """Where the model is there, it reads again."""
     found = replay(flagged.config, place(flagged))
-    assert "name it in [levels]" in (found.fields[-1].why or "")
+    assert "name the same model in [levels]" in (found.fields[-1].why or "")
     model = flagged.folder / "model"
     model.symlink_to(chain_model)
     read = replay(flagged.config, place(flagged)).fields[-1]
@@ -264,7 +264,7 @@ def with_reading(flagged: Night, folder: Path, change: Callable[[np.ndarray], np
 def test_no_claim_is_written_that_the_script_cannot_check(flagged: Night, tmp_path: Path) -> None:
     explainer = Explainer(flagged.config)
     case = find_case(flagged.results, 1e-6, place(flagged))
-    with pytest.raises(Refused, match="counts all alike"):
+    with pytest.raises(Refused, match="counts all tokens equally"):
         write_claim(explainer, case, tmp_path / "claim")
 
 

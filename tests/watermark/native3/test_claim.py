@@ -225,7 +225,7 @@ def test_what_a_claimant_gets_wrong_is_refused():
         with pytest.raises(ValueError, match="a seed has 32 bytes"):
             claim(seeds=seeds | {buckets[3]: seed})
     for message in (-1, 9):
-        with pytest.raises(ValueError, match="is none of a key of 9"):
+        with pytest.raises(ValueError, match="does not exist under a key of 9"):
             claim(message=message)
     for beacon in (b"", bytes(31), bytes(64)):
         with pytest.raises(ValueError, match="R has 32 bytes"):
@@ -237,5 +237,5 @@ def test_what_a_claimant_gets_wrong_is_refused():
         with pytest.raises(ValueError, match="32 bits"):
             claim(tokens=[*tokens, token])
     for label in ("gumbel-v2;h=4;groups=3", mark.label + " ", mark.label.replace("h=4", "h=04"), ""):
-        with pytest.raises(ValueError, match="is no label of version 3"):
+        with pytest.raises(ValueError, match="is not a label of version 3"):
             claim(label=label)

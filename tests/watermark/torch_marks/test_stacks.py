@@ -103,7 +103,7 @@ def test_windows_of_one_seed_count_once():
 @pytest.mark.parametrize(
     ("form", "secret", "why"),
     [
-        (KgwLefthashFormat(vocab_size=100), (4096).to_bytes(8, "big"), "no multiple of 4,096"),
+        (KgwLefthashFormat(vocab_size=100), (4096).to_bytes(8, "big"), "not a multiple of 4,096"),
         (KgwSelfhashFormat(vocab_size=100), (2**63).to_bytes(8, "big"), r"below 2\^63"),
         (KgwLefthashFormat(vocab_size=100), bytes(7), "has 8 bytes"),
         (ThreeBricksOpenaiFormat(vocab_size=100, window=1), bytes(8) + (35317).to_bytes(8, "big"), "no key enters"),

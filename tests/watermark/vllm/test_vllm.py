@@ -147,5 +147,5 @@ def test_what_is_refused():
             VllmDualKeyFormat(alpha=alpha)
     mark, tokens = VllmGumbelFormat().open(bytes(8)), batch_tokens([[1, 2]])
     for message in (1, -1):
-        with pytest.raises(ValueError, match="carries none"):
+        with pytest.raises(ValueError, match="carries no message"):
             mark.score(tokens, mark.rule.positions(tokens, "ngram"), message)

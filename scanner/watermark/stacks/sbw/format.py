@@ -231,7 +231,7 @@ def read_scheme(name: object) -> dict[str, Any]:
     if match is None:
         raise ValueError(
             "allowed are gpu-selfhash, gpu-fused-selfhash, gpu-minhash, gpu-simple_1 and gpu-fused-simple_4; schemes "
-            "without gpu- shuffle the vocabulary by torch's generator, and are not read"
+            "without gpu- shuffle the vocabulary with torch's generator and are not supported"
         )
     seeding = "additive" if match["one"] or match["four"] else "selfhash" if match["selfhash"] else "minhash"
     return {"seeding": seeding, "context_width": 1 if match["one"] else 4}

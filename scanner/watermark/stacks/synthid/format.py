@@ -108,7 +108,7 @@ class SynthId(StackMark):
 
 class _SynthIdFormat(StackFormat):
     secret_bytes = range(8, 8 * 64 + 1)
-    if_guessed = "To read its marks nevertheless, say that anybody may know it: --set published=true"
+    if_guessed = "To read its marks anyway, state that anybody may know it: --set published=true"
     depth: int = Field(default=30, ge=1, le=64)
     ngram_len: int = Field(default=5, ge=2, le=WIDEST_WINDOW + 1)
     score: Literal["weighted", "mean"] = "weighted"

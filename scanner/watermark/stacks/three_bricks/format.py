@@ -237,7 +237,9 @@ class _ThreeBricksFormat(VocabularyFormat):
     def check_messages(self, count: int) -> None:
         """See Format. Payloads from |V| on equal smaller ones."""
         if not 1 <= count <= self.vocab_size:
-            raise ValueError(f"payloads from the vocabulary's size on name others; give 1 to {self.vocab_size:,}")
+            raise ValueError(
+                f"payloads from the vocabulary's size on repeat smaller ones; give 1 to {self.vocab_size:,}"
+            )
 
     def seconds(self, messages: int) -> float:
         """Return ten times the time of a row of words or a shuffle, and of a sum for each message."""

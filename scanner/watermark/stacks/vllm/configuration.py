@@ -21,11 +21,11 @@ def _read(fields: Fields) -> StackKey:
         raise ValueError(f"field 'algorithm': allowed are {', '.join(_FORMATS)}")
     if fields.get("algorithm") == "gumbel" and not _OF_VLLM_ALONE & fields.keys():
         raise ValueError(
-            "field 'algorithm': 'gumbel' may be vLLM's or TensorRT-LLM's, whose draws may differ; for vLLM's add "
+            "field 'algorithm': 'gumbel' may be vLLM's or TensorRT-LLM's, whose draws may differ; for vLLM's, add "
             '"prf": "philox", its default, or give --format vllm-gumbel and --secret; TensorRT-LLM\'s is not read'
         )
     if fields.get("prf", "philox") != "philox":
-        raise ValueError("field 'prf': philox alone is read")
+        raise ValueError("field 'prf': only philox is supported")
     key = fields["key"]
     if not 0 <= key < 2**64:
         raise ValueError("field 'key': does not fit in 64 bits")

@@ -251,7 +251,9 @@ class VllmDualKeyFormat(_VllmFormat):
         """See CountsByLevels. The law's series grows with 1 over the lighter weight."""
         light = 0.0 < self.alpha < LEAST_BY_LEVELS or 1.0 - LEAST_BY_LEVELS < self.alpha < 1.0
         return (
-            f"one of its keys counts less than {LEAST_BY_LEVELS:g}, for which its law takes too long" if light else ""
+            f"one of its keys counts less than {LEAST_BY_LEVELS:g}, for which computing its law would take too long"
+            if light
+            else ""
         )
 
     def law(self) -> Law:
