@@ -248,7 +248,7 @@ def _refuse_no_text(config: "ProbeConfig", answers: "pa.Table", kept: "KeptAnswe
 
     kept.discard()
     why = f", most often because: {in_an_error(errors.most_common(1)[0][0])}" if errors else ""
-    raise ScanFailed(f"{config.server.url}: no request got a text{why}; mend it and run this again")
+    raise ScanFailed(f"{config.server.url}: no request got a text{why}; fix the cause and run this again")
 
 
 def _write_answers(answers: "pa.Table", path: Path) -> None:

@@ -124,7 +124,7 @@ def migrate(results: str) -> None:
     for name in moved:
         tell(f"{name:<14} upgraded from version {versions[name]} to {VERSION}")
     if not moved:
-        tell(f"{counted(len(versions), 'table')} of version {VERSION}, which this brickscan writes: nothing to move on")
+        tell(f"{counted(len(versions), 'table')} of version {VERSION}, which this brickscan writes: nothing to upgrade")
     complain(*unchecked_notes(location.folder))
 
 

@@ -574,11 +574,11 @@ def check_text(files: "dict[str, bytes]", claim: "dict[str, Any]", findings: Fin
         what = f"{name} is the part of the text that is scored: at most its first 16 MiB, without a manifest"
         findings.holds("text", scored == scored_text(raw), what)
     else:
-        findings.left("text", f"that {name} is what is scored of the text, normalised: read both")
+        findings.left("text", f"that {name} is the scored text, normalised: read both")
     hard_to_see = characters_hard_to_see(scored[:MOST_BYTES])
     if hard_to_see:
         what = f"that {hard_to_see} characters of {name}, which readers do not see or may take for others, were posted"
-        findings.left("text", f"{what}: text that looks the same can be marked by them; compare it by a program")
+        findings.left("text", f"{what}: text that looks the same can be marked by them; compare it with a program")
     return scored
 
 

@@ -214,7 +214,7 @@ def ask(
                 why = in_an_error(found.reply.answers[0].error or "")
                 raise ScanFailed(
                     f"{config.server.url}: {failures} requests in a row got no answer, the last one because: {why}; "
-                    "mend it and run this again: what was answered is kept"
+                    "fix the cause and run this again: earlier answers are kept"
                 )
     finally:
         asker.end()

@@ -88,7 +88,7 @@ def changes(expected: ExpectedPage, result: ProbeResult) -> Iterator[Change]:
         yield from _of_classes(key, now)
         alike = {key.named, *key.alike}
         if now.named is not None and alike.isdisjoint({now.named, *now.alike}):
-            yield Change(NOT_MARKED, f"key {key.key_id}: the server marks by {now.named}, where it was {key.named}")
+            yield Change(NOT_MARKED, f"key {key.key_id}: the server marks by {now.named}; before, it was {key.named}")
             continue
         # the first difference is the named configuration, unless it is the stated one
         others = now.differences[int(now.named not in (key.named, STATED)) :]

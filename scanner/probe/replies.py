@@ -80,7 +80,7 @@ def read_reply(request: Request, answer: HttpAnswer, secrets: Sequence[str]) -> 
         raise NoAnswer(f"the server says: {_message(json.dumps(whole), secrets)}", again=False, charged=True)
     choices = whole.get("choices")
     if not isinstance(choices, list) or not choices:
-        raise NoAnswer(f"JSON without `choices` came: {_quoted(text, secrets)}", again=False, charged=True)
+        raise NoAnswer(f"the server sent JSON without `choices`: {_quoted(text, secrets)}", again=False, charged=True)
     note = _other_model(request, whole, secrets)
     answers = [
         _bounded(_clean(found, secrets))
@@ -200,9 +200,13 @@ def _object(text: str, secrets: Sequence[str]) -> dict[str, Any]:
         read = _loaded(text, secrets)
     except (ValueError, RecursionError):
         kind = "HTML" if re.match(r"\s*<(!doctype|html|head|body)", text, re.IGNORECASE) else "something else"
-        raise NoAnswer(f"{kind} came in place of JSON: {_quoted(text, secrets)}", again=False, charged=True) from None
+        raise NoAnswer(
+            f"the server sent {kind} instead of JSON: {_quoted(text, secrets)}", again=False, charged=True
+        ) from None
     if not isinstance(read, dict):
-        raise NoAnswer(f"JSON came that is no object: {_quoted(text, secrets)}", again=False, charged=True)
+        raise NoAnswer(
+            f"the server sent JSON that is not an object: {_quoted(text, secrets)}", again=False, charged=True
+        )
     return read
 
 
@@ -355,7 +359,7 @@ def _other_model(request: Request, whole: Mapping[str, Any], secrets: Sequence[s
     asked, answered = request.body["model"], whole.get("model")
     if not isinstance(answered, str) or answered == asked:
         return None
-    return f"answered by model {_shortened(answered, secrets)!r}, asked for {asked!r}"
+    return f"answered by model {_shortened(answered, secrets)!r}, but {asked!r} was requested"
 
 
 def in_an_error(sentence: str) -> str:

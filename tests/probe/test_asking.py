@@ -415,8 +415,8 @@ def test_the_token_is_sent_and_kept_nowhere(tmp_path, monkeypatch):
     assert rows[0]["error"] == "HTTP 401: Incorrect API key: [token]"
     assert rows[3]["text"] == "your key is [token]"
     assert rows[4]["text"] == "[token]"
-    assert rows[5]["error"] == "something else came in place of JSON: [bytes that are no UTF-8]"
-    assert rows[6]["error"] == "HTML came in place of JSON: [a text that repeats the token]"
+    assert rows[5]["error"] == "the server sent something else instead of JSON: [bytes that are not UTF-8]"
+    assert rows[6]["error"] == "the server sent HTML instead of JSON: [a text that repeats the token]"
     everything = (tmp_path / "asking.jsonl").read_text() + str(rows) + repr(Tokens(config, tmp_path)) + repr(config)
     assert TOKEN not in everything
     assert TOKEN[:20] not in everything
@@ -441,7 +441,7 @@ def test_a_token_is_hidden_however_it_is_escaped(name, tmp_path, monkeypatch):
     with serving(troubles=troubles) as server:
         limits = {"token": "env:PROBE_TOKEN", "requests_at_once": 1, "attempts": 1, "token_ids": True}
         _, rows = run(made(server, answers=2, server=limits), tmp_path)
-    assert rows[0]["error"] == "HTML came in place of JSON: [a text that repeats the token]"
+    assert rows[0]["error"] == "the server sent HTML instead of JSON: [a text that repeats the token]"
     assert (rows[1]["text"], rows[1]["ids"]) == ("[token]", None)
     assert "[a text that repeats the token]" in rows[1]["note"]
     assert "456789" not in (tmp_path / "asking.jsonl").read_text()

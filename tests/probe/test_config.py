@@ -115,7 +115,7 @@ def test_completions_have_no_classes_of_chat():
     assert request.prompt == request.body["prompt"]
     left_out = list(classes_left_out(config))
     assert 'tools: needs api = "chat"' in left_out
-    assert any(line.startswith("opt-out: say how") for line in left_out)
+    assert any(line.startswith("opt-out: define it") for line in left_out)
 
 
 @pytest.mark.parametrize(("name", "like"), [("own", "tempersture-1"), ("greedy", "top-p")])

@@ -67,7 +67,7 @@ def test_another_configuration_is_told_once(night):
     expected = as_expected(night(night.planted.table(night.marked)))
     other = gumbel_server(night.planted.changed(window=3), MESSAGE)
     (change,) = changes(expected, night(night.planted.table(other)))
-    assert change == (NOT_MARKED, "key k: the server marks by window=3, where it was as the key says")
+    assert change == (NOT_MARKED, "key k: the server marks by window=3; before, it was as the key says")
 
 
 def test_a_server_without_a_mark_is_told_by_all_answers_together(night):
@@ -93,5 +93,5 @@ def test_a_class_that_is_not_asked_is_told(night):
 
 def test_a_page_that_is_none_is_refused(tmp_path):
     (tmp_path / "other.json").write_text('{"keys": [{"key_id": "k"}]}')
-    with pytest.raises(Refused, match=r"is no probe\.json"):
+    with pytest.raises(Refused, match=r"is not a probe\.json"):
         read_expected(tmp_path / "other.json")

@@ -115,5 +115,5 @@ def test_the_exit_codes_are_those_of_the_command():
     rows = dict(re.findall(r"^\| (\d) \| (.*) \|$", PAGE, re.MULTILINE))
     assert list(rows) == ["0", "1", "2", "3", "4"]
     assert "still is" in rows[str(AS_EXPECTED)]
-    assert "no longer" in rows[str(NOT_MARKED)]
+    assert "not any more" in rows[str(NOT_MARKED)]
     assert "cannot be told" in rows[str(NOT_KNOWN)]

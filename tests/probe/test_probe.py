@@ -124,10 +124,10 @@ def test_check_asks_nothing(tmp_path, registry):
         assert server.asked == []
     assert "24 requests for 24 answers" in out
     assert "7,200 of answers at most" in out
-    cost = re.search(r"cost: ([\d.]+) at most, at the stated price; no request is sent that could exceed  0.5", out)
+    cost = re.search(r"cost: ([\d.]+) at most, at the stated price; no request is sent that could exceed 0.5", out)
     assert float(cost[1]) == pytest.approx(0.02, abs=0.01)
     assert re.search(r"tested: \d+ configurations of the keys", out)
-    assert "not asked: replica: say how" in out
+    assert "not asked: replica: define it" in out
     assert not (tmp_path / "probe").exists()
 
 
@@ -138,7 +138,7 @@ def test_what_no_server_answers_ends_with_1(tmp_path, registry, monkeypatch):
         config = configure(tmp_path, server.url, registry, 'token = "env:PROBE_TOKEN"')
         code, out, err = call("probe", config)
     assert code == 1
-    told = "HTML came in place of JSON: <html>sign in, or run this, [token]</html>\nhint: mend it"
+    told = "the server sent HTML instead of JSON: <html>sign in, or run this, [token]</html>\nhint: fix the cause"
     assert f"no request got a text, most often because: {told}" in err
     assert TOKEN not in out + err
 
@@ -150,8 +150,8 @@ def test_a_token_that_is_refused_ends_the_probe_early(tmp_path, registry):
         assert code == 1
         assert 10 <= len(server.asked) <= 13
     assert (
-        "10 requests in a row got no answer, the last one because: HTTP 401: no such token, run this\nhint: mend it"
-        in err
+        "10 requests in a row got no answer, the last one because: HTTP 401: no such token, run this\n"
+        "hint: fix the cause" in err
     )
 
 

@@ -102,7 +102,7 @@ def test_migrate_says_that_there_is_nothing_to_move(tmp_path):
     open_tables(str(folder))
     assert call("migrate", folder) == (
         0,
-        f"9 tables of version {VERSION}, which this brickscan writes: nothing to move on\n",
+        f"9 tables of version {VERSION}, which this brickscan writes: nothing to upgrade\n",
         f"{NOT_CHECKED}\n",
     )
     code, _, err = call("migrate", tmp_path / "nowhere")
