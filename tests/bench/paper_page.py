@@ -58,6 +58,9 @@ def write_page(path: Path, found: Mapping[str, Kept]) -> Path:
         directions=_directions(found["robustness"]["rows"]) if "robustness" in found else None,
         seven=_with_a_model_of_7b(),
         identification_of_the_paper=_identification_of_the_paper(),
+        strengths=found.get("strengths"),
+        strength_table=_strengths(found["strengths"]["rows"]) if "strengths" in found else None,
+        native_identification=found["identification-3"]["table"] if "identification-3" in found else None,
         scores=found.get("scores"),
         tokens=found.get("tokens"),
         **{step: tables.get(step) for step in TABLES},
@@ -253,6 +256,21 @@ def _identification_of_the_paper() -> str:
             ),
         ]
     )
+
+
+def _strengths(rows: Sequence[Kept]) -> str:
+    """Return what each strength flags, and how similar its texts are to unmarked ones."""
+    plain = {(row["method"], strength(row), row["measure"]): row for row in rows if row["method"] and not row["attack"]}
+    lines = [["mark", "texts", "flagged at 1e-05", "S-BERT similarity"]]
+    for method, value in dict.fromkeys((method, value) for method, value, _ in plain):
+        flagged, similar = (plain.get((method, value, measure)) for measure in ("flagged", "similarity"))
+        if flagged is not None:
+            shares = [
+                "" if row is None else f"{row['value']:.2f} ({row['low']:.2f}–{row['high']:.2f})"
+                for row in (flagged, similar)
+            ]
+            lines.append([f"{STRENGTHS[method]} {value:g}", str(flagged["n"]), *shares])
+    return table(lines)
 
 
 def _share(value: float | None) -> str:
