@@ -282,7 +282,7 @@ def test_plan_goes_by_the_configuration_and_says_what_it_assumes_without_one(thr
         ((three_keys / "scan.toml", *strength), "--key is missing: name a key of "),
         (
             (three_keys / "scan.toml", "--key", "fourth", *strength),
-            "--key fourth: name a key of  .*: green, second",
+            "--key fourth: name a key of .*: green, second",
         ),
     ):
         with pytest.raises(Refused, match=words):

@@ -119,7 +119,7 @@ KEY = {"key_id": "k", "positions": None, "positions_shown": None}
     [
         ({}, {}, "green", ""),
         ({"audit": "alarm", "exit_code": 3}, {}, "red", "s0 alarmed|scan .* alarmed"),
-        ({}, {"proof": "differs"}, "red", "came out differently"),
+        ({}, {"proof": "differs"}, "red", "gave different results"),
         ({"audit": "canaries lost", "exit_code": 5}, {}, "amber", "canaries lost.*exit code 5"),
         ({"exit_code": 1}, {}, "amber", "exit code 1"),
         ({"level_shards_left": 3}, {}, "amber", "the model has not read everything that scan"),

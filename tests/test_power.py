@@ -147,8 +147,8 @@ def test_the_command_says_what_it_assumes_() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--method", "greenlist"], "needs --delta or --green-share"),
-        (["--method", "greenlist", "--delta", "1", "--green-share", "0.5"], "one of the two"),
+        (["--method", "greenlist"], "needs exactly one of --delta or --green-share"),
+        (["--method", "greenlist", "--delta", "1", "--green-share", "0.5"], "exactly one of --delta or --green-share"),
         (["--method", "gumbel", "--delta", "1", "--entropy", "0.2"], "no option of the other method"),
         (["--method", "greenlist", "--green-share", "0.2"], "between gamma = 1/4 and 1"),
         (["--method", "greenlist", "--delta", "1", "--gamma", "1/3"], "--gamma '1/3' is not n/2"),

@@ -534,7 +534,7 @@ def test_a_reader_that_knows_an_event_which_the_registry_lacks_stops_a_claim(pla
     lease = HeldLease(platform.registry, "program")
     lease.read({"green": 1})
     code, said = platform.claim("--yes")
-    assert (code, "the registry has 0 of key 'green': an older registry was restored" in said) == (2, True), said
+    assert (code, "the registry has 0 of key 'green': an older registry" in said) == (2, True), said
     assert platform.shown().number == 0
     lease.end()
     assert platform.claim("--yes")[0] == 0

@@ -132,7 +132,7 @@ def test_a_ray_that_is_elsewhere_is_not_started(starts):
 
 def test_a_ray_that_never_starts_ends_with_advice(starts):
     starts.errors = [SLOW] * 9
-    advice = r"did not start in 3 times.*run it again.*ray start --head.*address"
+    advice = r"did not start in 3 attempts.*run this again.*ray start --head.*address"
     with pytest.raises(ScanFailed, match=advice), cluster(CONFIG):
         pass
     assert starts.tried == 3

@@ -240,7 +240,7 @@ def test_a_scan_records_which_keys_were_never_admitted(config, human_texts):
     assert "nothing needs your attention" in told(outcome, config)  # its law is exact
     config.write_text(CONFIG + "require_admission = true\n")
     with pytest.raises(
-        Refused, match=r"audit\.require_admission: key 'k1' never passed an audit with its 100 messages"
+        Refused, match=r"audit\.require_admission: key 'k1' has never passed an audit with its 100 messages"
     ):
         make_plan(config)
     config.write_text(config.read_text().replace("false_positive_rate = 0.3", "false_positive_rate = 1e-3"))

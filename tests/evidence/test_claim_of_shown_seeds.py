@@ -347,7 +347,7 @@ def test_a_text_of_somebody_else_that_was_marked_by_signs_that_nobody_sees(forge
     assert re.sub(f"[{signs}]", "", forger.text) == re.sub(f"[{signs}]", "", innocent)
     code, said = forger.claim()
     assert (code, "FAILS" in said) == (3, False), said
-    assert re.search(r"NOT CHECKED that \d{3} characters of text.txt were posted; readers do not see", said), said
+    assert re.search(r"NOT CHECKED that \d{3} characters of text.txt, which readers do not see", said), said
 
 
 def test_a_text_of_somebody_else_that_was_marked_by_signs_that_look_the_same(forger, plain):
@@ -361,7 +361,7 @@ def test_a_text_of_somebody_else_that_was_marked_by_signs_that_look_the_same(for
     assert unicodedata.normalize("NFKC", forger.text) == innocent
     code, said = forger.claim()
     assert (code, "FAILS" in said) == (3, False), said
-    assert re.search(r"NOT CHECKED that \d+ characters of text.txt were posted; readers do not see", said), said
+    assert re.search(r"NOT CHECKED that \d+ characters of text.txt, which readers do not see", said), said
 
 
 @pytest.mark.parametrize(

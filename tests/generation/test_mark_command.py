@@ -307,7 +307,7 @@ def test_an_interrupted_call_goes_on_where_it_was(
             file.write('[["green", "cy", 1')  # as SIGKILL within a write leaves it
         with pytest.raises(Refused, match="interrupted run with other options"):
             call(registry, tiny_folder, prompts, out, *asked, "--seed", "5")
-        with pytest.raises(Refused, match="interrupted call with other options"):
+        with pytest.raises(Refused, match="interrupted run with other options"):
             call(registry, tiny_folder, prompts, out, *asked, "--dtype", "bfloat16")
     call(registry, tiny_folder, prompts, out, *asked)
     assert pl.read_parquet(out).equals(pl.read_parquet(whole))

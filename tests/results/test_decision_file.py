@@ -233,7 +233,7 @@ def test_a_decision_under_an_alarm_is_taken_and_told(folder):
     append_scan(folder, filled(SCANS, scan_id="scan", audit="alarm", audited_scans=["scan"]))
     code, out, err = call("decide", folder, "--from", put(folder, [row(0), row(1)]))
     assert (code, out.endswith(": 2 recorded, 0 recorded before\n")) == (0, True)
-    assert "\n2 of them on flags of scans whose audit alarmed" in err
+    assert "\n2 of them on flags of scans whose audit raised an alarm" in err
 
 
 def test_a_row_that_was_recorded_needs_no_flag_any_more(folder):

@@ -105,16 +105,16 @@ def field(name: str, value: bytes, more: str = "") -> bytes:
 @pytest.mark.parametrize(
     ("parts", "status", "words"),
     [
-        ([field("text", b"one"), field("file", b"two", '; filename="a.txt"')], 422, "one of the two"),
+        ([field("text", b"one"), field("file", b"two", '; filename="a.txt"')], 422, "not both"),
         ([field("text", b"one"), field("text", b"two")], 422, "may occur only once"),
         (
             [field("file", b"one", '; filename="a.txt"'), field("file", b"two", '; filename="b.txt"')],
             422,
             "may occur only once",
         ),
-        ([field("text", b"b25l", "\r\nContent-Transfer-Encoding: base64")], 422, "as it is"),
-        ([field("text", b"\xe9 one")], 422, "is no UTF-8"),
-        ([field("text", b"o\xed\xa0\x80ne")], 422, "is no UTF-8"),
+        ([field("text", b"b25l", "\r\nContent-Transfer-Encoding: base64")], 422, "must not be encoded"),
+        ([field("text", b"\xe9 one")], 422, "is not valid UTF-8"),
+        ([field("text", b"o\xed\xa0\x80ne")], 422, "is not valid UTF-8"),
         ([field("file", b"one", '; filename="a.exe"')], 415, ".txt, .md"),
         ([], 422, "Either paste a text"),
     ],
@@ -310,7 +310,7 @@ def test_events_of_claims_that_are_lost_end_answers(tmp_path, words):
         shown.unlink()
         until(lambda: "lacks event 1 of key 'seeded'" in "".join(told), seconds=60)
         assert ask(server, text)["status"] == 503
-    with pytest.raises(Refused, match="an older registry was restored"), detecting(config):
+    with pytest.raises(Refused, match="an older registry"), detecting(config):
         pass
 
 

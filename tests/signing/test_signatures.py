@@ -798,7 +798,7 @@ def test_rows_that_came_into_a_table_while_it_was_made_are_told_as_unchecked(tmp
     file = write_file(folder, "flags", [pa.RecordBatch.from_pylist([filled(SCHEMAS["flags"])], SCHEMAS["flags"])])
     table.create_write_transaction([*transactions.additions([file])], "append", SCHEMAS["flags"])
     assert read_whole(folder, "flags").collect().height == 1
-    assert "nobody signed flags" in str(unchecked(folder))
+    assert "flags is not signed" in str(unchecked(folder))
 
 
 def test_the_first_commit_to_results_that_a_registry_never_kept_takes_no_table_that_was_changed(signed, own_secret):
@@ -1264,7 +1264,7 @@ def test_no_table_is_signed_beside_those_that_nobody_signed(tmp_path, own_secret
     open_tables(folder)
     add(folder, "t", [verdict(0, user="alice", message=1)])
     sign_with(folder, str(own_secret))
-    with pytest.raises(TableError, match=r"nobody signed it.*`brickscan sign` accepts it as it is"):
+    with pytest.raises(TableError, match=r"it is not signed.*`brickscan sign` accepts it as it is"):
         open_tables(folder, ["decisions"])
     assert rows(folder).height == 1
     take_as_it_is(folder, own_secret)
@@ -1642,7 +1642,7 @@ def test_what_signs_is_not_pickled_and_shows_no_secret(signed, own_secret):
     import pickle
 
     signer = signer_of(signed)
-    with pytest.raises(TypeError, match="not pickled"):
+    with pytest.raises(TypeError, match="never pickled"):
         pickle.dumps(signer)
     assert read_audit_secret(own_secret).hex() not in repr(vars(signer)) + repr(signer)
 
@@ -1689,7 +1689,7 @@ def test_upkeep_says_that_the_registry_knows_nothing_of_results(signed, own_secr
     words, more = [word for word in command if word.isalpha()], [word for word in command if not word.isalpha()]
     code, out, err = call(*words, config, *more)
     assert code == 0, err
-    assert "signatures of tables were not checked: the registry's no record of these" in err, out
+    assert "signatures of tables were not checked: the registry has no record of these" in err, out
 
 
 @pytest.mark.parametrize(

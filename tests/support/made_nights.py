@@ -163,7 +163,7 @@ BROKEN: Mapping[str, tuple[Callable[[NightCounts], NightCounts], str]] = {
     "half of the files missing": (lambda night: _scaled(night, 0.5), "documents"),
     "all files twice": (lambda night: _scaled(night, 2.0), "documents"),
     "texts cut to 140 characters": (lambda night: replace(night, tokens=int(night.tokens * 0.5)), "tokens"),
-    "wrong column is read": (_other_column, "no letters"),
+    "another column read": (_other_column, "no letters"),
     "UTF-8 read as Latin-1": (lambda night: _texts(night, garbled=int(0.19 * night.documents)), "garbled"),
     "hidden characters in all texts": (lambda night: _texts(night, hidden=int(0.98 * night.documents)), "hidden"),
     "accounts lost": (

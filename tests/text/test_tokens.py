@@ -137,5 +137,5 @@ def test_the_pinned_file_or_none(tmp_path):
     path.write_text("{}")
     with pytest.raises(TokenizerError, match=r"but 0+ is pinned"):
         load_tokenizer(path, "0" * 64)
-    with pytest.raises(TokenizerError, match=r"no tokenizer\.json that can be loaded"):
+    with pytest.raises(TokenizerError, match=r"is not a tokenizer\.json that can be loaded"):
         load_tokenizer(path, sha256_file(path))

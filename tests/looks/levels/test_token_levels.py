@@ -96,7 +96,7 @@ def test_a_pass_that_cannot_be_is_refused_before_any_work(night, model) -> None:
     with pytest.raises(Refused, match="none of the tested keys supports weights"):
         model_pass_of(make_plan(configured(night, model)))
     (model / "tokenizer.json").unlink()
-    with pytest.raises(Refused, match=r"holds no tokenizer\.json"):
+    with pytest.raises(Refused, match=r"has no tokenizer\.json"):
         reader_sha256(model, "float32")
     with pytest.raises(Refused, match=r"weights\.levels is missing"):
         make_plan(configured(night, model, "weights = { document = 0.9 }"))
