@@ -46,7 +46,7 @@ def test_a_flag_becomes_a_claim_that_anybody_checks(tmp_path, words, method):
     call("keys", "publish", listed, "--registry", platform.registry)
     code, said = platform.claim("--yes", "--list", listed)
     assert code == 0, said
-    for told in ("of them for the first time", "for good", "time for a new key", "an erasure removes", "claim: "):
+    for told in ("of them for the first time", "permanent", "time for a new key", "an erasure removes", "claim: "):
         assert told in said, said
     assert "proves something only" not in said
     head = listed.read_text().split()[-1]  # from before the claim
@@ -75,7 +75,7 @@ def test_a_claim_says_where_nobody_checked_the_tables(platform):
     shutil.copytree(platform.registry, restored, ignore=lacks)
     platform.night.config.write_text(platform.night.config.read_text().replace(str(platform.registry), str(restored)))
     code, said = platform.claim("--dry-run")
-    unchecked = "signatures of tables were not checked: the registry's no record of these results"
+    unchecked = "signatures of tables were not checked: the registry has no record of these results"
     assert (code, unchecked in said) == (0, True), said
 
 
@@ -112,7 +112,7 @@ def test_a_second_call_shows_nothing_new(platform):
     assert platform.claim("--yes")[0] == 0
     first = platform.read("claim.json")
     code, said = platform.claim("--yes")
-    assert (code, "already exists\nhint: name a new folder," in said) == (2, True)
+    assert (code, "already exists" in said) == (2, True)
     code, said = platform.claim("--yes", out="again")
     assert (code, "all already shown by event 1 of an earlier claim; nothing new is shown" in said) == (0, True), said
     assert platform.read("claim.json", "again") == first
@@ -205,7 +205,7 @@ def test_claims_that_are_made_meanwhile(platform):
     platform.scan(text, text + " again")
     first, second = (prepare(platform.night.config, document, None) for document in ("a:0", "a:1"))
     show(first)
-    with pytest.raises(Refused, match=r"made meanwhile.*its seeds count as shown \(event 2\)"):
+    with pytest.raises(Refused, match=r"made in the meantime.*its seeds count as shown \(event 2\)"):
         show(second)
 
 
@@ -261,7 +261,7 @@ def test_a_normal_form_is_a_unit(platform):
         ({"window": 2}, "has windows of fewer than 3 tokens"),
         (
             {"looks": {"normalised/1": 1.0}},
-            "look 'as written/1', which is not in the public record of key 'green' does not have",
+            "look 'as written/1', which is not in the public record of key 'green'",
         ),
     ],
 )
@@ -271,7 +271,7 @@ def test_keys_that_have_no_such_claim(tmp_path, words, registry, why):
     explained = call("explain", platform.night.config, "a:0")[1]
     assert why in " ".join(explained.split())
     code, said = platform.claim("--yes")
-    assert (code, why in said, "`brickscan replay --proof` writes a claim for a holder of" in said) == (2, True, True)
+    assert (code, why in said, "`brickscan replay --proof`" in said) == (2, True, True)
     assert not platform.case.exists()
     assert not (platform.registry / "shown").exists()
 
@@ -400,7 +400,7 @@ def test_an_older_registry_that_is_put_back_while_it_is_asked_stops_a_claim(plat
     with leased(platform.registry, "scan", needed=known == "to a scan") as lease:
         lease.read({"green": 2})
         prepared, why = (
-            (first, "of key 'green': an older") if known == "to a scan" else (second, "lacks event 2 of what")
+            (first, "of key 'green': an older") if known == "to a scan" else (second, "lacks event 2 of key")
         )
         with pytest.raises(Refused, match=why):
             show(prepared)

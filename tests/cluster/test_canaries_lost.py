@@ -25,5 +25,5 @@ def test_a_night_whose_canaries_carry_each_others_messages_ends_with_5(night, ow
     assert counted.wrong == night.verdicts()["flagged"].sum() >= 18
     said = " ".join(summary(outcome, night.results, 1e-6).split())
     assert f"{counted.wrong} of 20 canaries were {CANARY_WORDS['canary_wrong']}" in said
-    assert "They came and were not found" in said
+    assert "They arrived and were not found" in said
     assert outcome_record(outcome, night.plan())["exit_code"] == 5
