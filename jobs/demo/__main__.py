@@ -4,6 +4,7 @@ Everything is made afresh each time: the registry by the code that makes real on
 real ones. Only after the scan the truth is read, to be printed beside the verdicts. Needs neither torch nor a network.
 """
 
+import argparse
 import shutil
 import sys
 import time
@@ -256,4 +257,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(
+        prog="python -m jobs.demo", description="Scan the demo's texts, in the folder demo."
+    ).parse_args()
     sys.exit(main())

@@ -1515,7 +1515,9 @@ def read_arguments(words: "list[str]") -> "tuple[Path, bytes | None, list[str]]"
             raise ValueError("the claim shows the seeds: leave SECRET_FILE out; of LIST and HEAD, name both or neither")
         try:
             secret = bytes.fromhex(Path(paths[0]).read_text(encoding="ascii"))
-        except (OSError, ValueError):
+        except OSError as error:
+            raise ValueError(f"SECRET_FILE: {paths[0]!a} cannot be read ({error.strerror})") from None
+        except ValueError:
             raise ValueError(f"SECRET_FILE: {paths[0]!a} is not a file of hexadecimal text") from None
         paths = paths[1:]
     elif not (folder / "seeds.json").exists():
