@@ -125,7 +125,7 @@ def _column(table: pa.Table, name: str) -> list[str | None]:
     try:
         return list(column.to_pylist())
     except UnicodeDecodeError:
-        raise Refused(f"the answers' column `{name}` holds bytes that are no UTF-8; write it as text") from None
+        raise Refused(f"the answers' column `{name}` holds bytes that are not valid UTF-8; write it as text") from None
 
 
 def _id_lists(table: pa.Table, name: str) -> list[Ids | None]:
