@@ -128,27 +128,66 @@ SIGNS = (  # of which no two look the same, but for those of ALIKE; with picture
     "\u2022\u2026\u2030\u2039\u203a\u2070\u2074-\u2079\u2080-\u2089\u20ac\u2116\u2122\u2190-\u2193\u221e\u2248\u2260\u2264\u2265\u2460-\u2473\u2600-\u2757"
     "\u2764\U0001f300-\U0001f64f\U0001f680-\U0001f6ff\U0001f900-\U0001f9ff\U0001fa70-\U0001faff"
 )
+LOWER = "a-z\u00df-\u00f6\u00f8-\u00ff"
+UPPER = "A-Z\u00c0-\u00d6\u00d8-\u00de"
+EASTERN = f"{GREEK}{CYRILLIC}"
 HARD_TO_SEE = re.compile(
     # all but these letters and signs, and letters beside those of another alphabet
     rf"[^\s{LATIN}{GREEK}{CYRILLIC}{SIGNS}]"
     f"|[{LATIN}](?=[{GREEK}{CYRILLIC}])|[{GREEK}](?=[{LATIN}{CYRILLIC}])|[{CYRILLIC}](?=[{LATIN}{GREEK}])"
-    # what looks like a letter or digit, and stands where it does
-    f"|(?<=[{GREEK}{CYRILLIC}])[0-9]+(?=[{GREEK}{CYRILLIC}])"
-    r"|(?<=[a-z])I+(?![A-Z])|(?<=[a-z])[01|]+(?=[a-z])|(?<=[A-Z])[0|]+(?=[A-Z])|(?<=[0-9])O+(?=[0-9])"
-    r"|(?<=[A-Z][A-Z])l(?![a-z])|(?<![\w'\u2019])l(?=[A-Zb-df-gkm-np-tvxz]|['\u2019](?:d|m|ll|ve)\b)"
+    # digits and bars in place of Greek and Cyrillic letters, these in place of digits, and two letters for a third
+    f"|(?<=[{EASTERN}])[0-9]+(?=[{EASTERN}])|(?<![0-9])[036](?=[{EASTERN}])|(?<=[{EASTERN}])[036](?![0-9])"
+    f"|(?<=[0-9])[\u0417\u041e\u039f\u043e\u03bf\u0431](?![{EASTERN}])|(?<![{EASTERN}])[\u0417\u041e\u039f\u043e\u03bf\u0431](?=[0-9])"
+    rf"|(?<=[{EASTERN}])\||\|(?=[{EASTERN}])|(?<=[\u042c\u044c])[\u0406\u0456]"
+    # I in place of l
+    rf"|(?<=[{LOWER}])I+(?![A-Z])|(?<![\w'\u2019])I(?=[{LOWER}])(?![b-df-hj-np-tvxz\u00df]|o\b|an\b|owa)"
+    rf"|(?<=\b[{UPPER}])I+(?=[{LOWER}])(?!s\b)"
+    # l in place of I
+    r"|(?<=[A-Z][A-Z])l(?!(?!s\b)[a-z])|(?<=[A-Z])l(?=[A-Z])|\bl{3,}\b"
+    r"|(?<![\w'\u2019])l(?!bs?\b)(?=[A-Zb-df-gkm-np-tvxz\u00df]|h[mnr]|['\u2019](?:d|m|ll|ve)\b)|(?<![\w'\u2019])ll(?=[a-z])(?![aeiouy])"
+    # digits and bars in place of Latin letters
+    rf"|(?<=[{LOWER}])[01|]+(?=[{LOWER}])|(?<=[A-Z])[0|]+(?=[A-Z])"
+    r"|(?<=[A-Z][A-Z])0(?!\w)|(?<![\w.])0(?=[A-Z][A-Z]|[FNR]\b)"
+    r"|(?<![\w.,#-])0(?=[fnr]\b|[a-wyz][a-z])|(?<=[a-z][cdgrstv])0(?!\w)|(?<=\b[dgnst])0\b"
+    r"|(?<!\w)1(?=[eiou][a-z]|a[b-ln-z])|(?<=[a-z][aeiloru])1+(?!\w)"
+    r"|(?<=[ \"'(])\|+(?=[a-z])|(?<=[a-z])\|+(?=[ .,;:!?])"
+    # these in place of digits
+    r"|(?<=[0-9])[lI|]+(?=[0-9])|(?<=[0-9])[lI](?!\w)|(?<![^\W_])[lI](?=[0-9])"
+    r"|(?<=[0-9])O+(?=[0-9])|(?<![A-Za-z0-9])O(?=[0-9][0-9]|[.,:][0-9])|(?<![A-Za-z0-9][0-9])(?<=[0-9])O+(?![A-Za-z])"
 )
 BLANKS = re.compile(r"\s+")
+SENTENCE_GOES_ON = re.compile(r"[^\W_]|[,;'\u2019\u201d\"()\u2013\u2014-]")  # where a line that ends with it goes on
 ALIKE = (  # spellings of which nobody sees which one a text has
-    (re.compile("'"), re.compile("\u2019"), re.compile(r"(?<=\w)[\u2018`](?=\w)")),
-    (re.compile(r"\bI\b"), re.compile(r"\bl\b(?!['\u2019])")),
-    (re.compile('"'), re.compile("[\u201c\u201d]")),
+    (re.compile("'"), re.compile("[\u2018\u2019]")),
+    (re.compile("\u2019"), re.compile(r"(?<=\w)[\u2018`](?=\w)")),
+    (re.compile(r"(?<!\S)\u2018(?=\w)"), re.compile(r"(?<!\S)\u2019(?=\w)")),
+    (re.compile(r"(?<=\S)\u2019(?!\w)"), re.compile(r"(?<=\S)\u2018(?!\w)")),
+    (re.compile('"'), re.compile("[\u201c\u201d]"), re.compile(r"''(?=\w)|(?<=[\w.,!?])''")),
+    (re.compile(r"(?<!\S)\u201c(?=\w)"), re.compile(r"(?<!\S)\u201d(?=\w)")),
+    (re.compile(r"(?<=\S)\u201d(?!\w)"), re.compile(r"(?<=\S)\u201c(?!\w)")),
+    (re.compile("\u201e"), re.compile(r",,(?=\w)")),
+    (
+        re.compile(r"\bI\b"),
+        re.compile(r"\bl\b(?!['\u2019])"),
+        re.compile(r"(?<=[ \n])\|(?= [a-z])(?![^\n]{0,500}\|(?:\n|\Z))"),
+    ),
+    (re.compile(rf"\b[{UPPER}]I\b"), re.compile(rf"\b[{UPPER}]l\b")),
+    (re.compile(r"\b[A-Z]Is\b"), re.compile(r"\b[A-Z]ls\b")),
+    (re.compile(r"\bIII\b"), re.compile(r"\bIll\b")),
+    (re.compile(r"\bIl\b"), re.compile(r"\bll\b(?<!['\u2019]ll)")),
+    (re.compile(r"\bIo\b"), re.compile(r"\blo\b")),
     (re.compile(r"\.\.\."), re.compile("\u2026")),
-    (re.compile(" - "), re.compile(" \u2013 "), re.compile(" \u2014 ")),
+    (re.compile("(?<= )-(?= )"), re.compile("(?<= )\u2013(?= )"), re.compile("(?<= )\u2014(?= )")),
+    (re.compile("(?m)^-(?= )"), re.compile("(?m)^\u2013(?= )"), re.compile("(?m)^\u2014(?= )")),
+    (re.compile("(?<=[a-z])-(?=[a-z])"), re.compile("(?<=[a-z])\u2013(?=[a-z])")),
+    (re.compile("(?<=[a-z])\u2014(?=[a-z])"), re.compile("(?<=[a-z])\u2013(?=[a-z])")),
+    (re.compile("(?<=[0-9])-(?=[0-9])"), re.compile("(?<=[0-9])\u2013(?=[0-9])")),
+    (re.compile("(?<=[0-9])x(?=[0-9])"), re.compile("(?<=[0-9])\u00d7(?=[0-9])")),
     (re.compile("[\u015e\u015f\u0162\u0163]"), re.compile("[\u0218-\u021b]")),
     (re.compile("\u00d0"), re.compile("\u0110")),
 )
 ALPHABETS = (  # their letters, and words of those alone that look like letters of another alphabet
-    (re.compile(f"[{LATIN}]"), re.compile(r"(?<![^\W\d_])[ABCEHIJKMOPSTXYaceghijopqsuvwxy]+(?![^\W\d_])")),
+    (re.compile(f"[{LATIN}]"), re.compile(r"(?<![^\W\d_])[ABCEHIJKMNOPSTXYZaceghijopqsuvwxy]+(?![^\W\d_])")),
     (
         re.compile(f"[{GREEK}]"),
         re.compile(
@@ -575,11 +614,29 @@ def check_text(files: "dict[str, bytes]", claim: "dict[str, Any]", findings: Fin
         findings.holds("text", scored == scored_text(raw), what)
     else:
         findings.left("text", f"that {name} is the scored text, normalised: read both")
-    hard_to_see = characters_hard_to_see(scored[:MOST_BYTES])
-    if hard_to_see:
-        what = f"that {hard_to_see} characters of {name}, which readers do not see or may take for others, were posted"
-        findings.left("text", f"{what}: text that looks the same can be marked by them; compare it with a program")
     return scored
+
+
+def check_signs(text: str, log10_p: float, findings: Findings) -> None:
+    """Check that a text is not marked by characters that its readers do not see, or take for others.
+
+    A few such characters say nothing against a claim if p is so small that choosing them could not make it so. Places
+    and characters can be chosen in no more ways than are counted here: for each one, any of Unicode's, beside or in
+    place of at most three others.
+
+    log10_p: the larger one of both rules, corrected.
+    """
+    hard, length = characters_hard_to_see(text), len(text)
+    if not hard:
+        return
+    places = math.lgamma(length + 1) - math.lgamma(hard + 1) - math.lgamma(max(length - hard, 0) + 1)
+    p = log10_p + max(places, 0) / math.log(10) + hard * 22 * math.log10(2)
+    what = f"{hard} characters of the text, which readers do not see or may take for others, were"
+    if p <= TRIED:
+        findings.holds("text", True, f"log10 p is at most {p:.6g} even if {what} chosen for it")
+    else:
+        why = "text that looks the same can be marked by them; compare it with a program"
+        findings.left("text", f"that {what} posted: {why}")
 
 
 def characters_hard_to_see(text: str) -> int:
@@ -591,7 +648,7 @@ def characters_hard_to_see(text: str) -> int:
         text = text.replace("\r\n", "\n")
     unseen = sum(len(run) for run in BLANKS.findall(text) if run not in SEEN_BLANKS)
     # accents apart from their letters, and what else is another spelling of the same characters
-    unseen += sum(not unicodedata.is_normalized("NFC", word) for word in text.split())
+    unseen += sum(len(word) for word in text.split() if not unicodedata.is_normalized("NFC", word))
     text = unicodedata.normalize("NFC", text)
     for spellings in ALIKE:  # where one is the rule, the others are counted
         counts = [count(spelling, text) for spelling in spellings]
@@ -599,7 +656,33 @@ def characters_hard_to_see(text: str) -> int:
     own = max(ALPHABETS, key=lambda alphabet: count(alphabet[0], text))
     words = (words for letters, words in ALPHABETS if letters is not own[0])
     unseen += sum(len(word.group()) for each in words for word in each.finditer(text))
-    return unseen + count(HARD_TO_SEE, text)
+    return unseen + count(HARD_TO_SEE, text) + line_ends_in_sentences(text)
+
+
+def line_ends_in_sentences(text: str) -> int:
+    """Count the line ends within sentences that no program made which breaks lines at one width.
+
+    Most screens show them as blanks. After a line that is full they are no choice of anybody, and neither are they
+    after a heading or in a list, whose lines begin with capitals and whose end is none of a sentence. Where some
+    paragraphs are broken and others are not, the rarer ones are counted.
+    """
+    lines = [line.strip() for line in text.split("\n")]
+    apart, broken, in_sentence = 0, [], False  # from the end: whether the lines that follow end as a sentence does
+    around = zip(["", *lines], lines, [*lines[1:], ""], [*lines[2:], "", ""])  # noqa: B905 - Python 3.9 has no strict
+    for before, line, after, later in reversed([*around]):
+        if not line:
+            continue
+        goes_on = SENTENCE_GOES_ON.match(line[-1]) is not None
+        if not after:
+            in_sentence = not goes_on
+            apart += goes_on and later[:1].islower()
+        elif goes_on:
+            within = before and in_sentence and after[0].isalnum() and (line[-1].isalnum() or line[-1] == ",")
+            if within or after[0].islower():
+                broken.append((len(line), len(line) + 1 + len(after.split(None, 1)[0])))
+    width = max((length for length, _ in broken), default=0)
+    longer = sum(len(line) > width and " " in line for line in lines)
+    return apart + min(longer, len(broken)) + sum(with_next <= width for _, with_next in broken)
 
 
 def count(pattern: "re.Pattern[str]", text: str) -> int:
@@ -1467,9 +1550,10 @@ def check(
     findings.equal("tests", what, corrected, claim["log10_p_global"])
     findings.holds("rate", corrected <= WEAK, "chance alone does this in at most 1 of 1,000 texts without a mark")
     check_own_evidence(mark, ngrams, claim, score, findings)
+    weaker = corrected if mark.groups is None else max(corrected, own_p(mark, ngrams, claim))
+    check_signs(text[:MOST_BYTES], weaker, findings)
     if record is not None:
-        own = corrected if mark.groups is None else own_p(mark, ngrams, claim)
-        check_choice(record, max(corrected, own), findings)
+        check_choice(record, weaker, findings)
     if part is not None and claim["look"] is not None:
         check_part(claim, part, len(ngrams), log10_p, findings)
     check_list(paths, published, claim, record, log10_p, findings)

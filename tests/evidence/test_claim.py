@@ -760,7 +760,7 @@ def test_parts_of_lies_are_refused(long_forger):
 def test_a_flag_of_a_part_has_a_claim(night, registry, marked, plain, tmp_path, kinds):
     night.configure(more=f"spans = {{ {kinds} }}")
     part = marked(message_of(registry, "green", "alice"), 80, 2)
-    night.write("a", ["\n\n".join(text.strip() for text in (plain(900, 1), part, plain(700, 3)))])
+    night.write("a", ["\n\n".join(f"{text.strip()}." for text in (plain(900, 1), part, plain(700, 3)))])
     night.scan()
     (flag,) = night.verdicts().to_dicts()
     assert flag["look"] == "span"

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import random
 import re
 import unicodedata
@@ -347,7 +348,7 @@ def test_a_text_of_somebody_else_that_was_marked_by_signs_that_nobody_sees(forge
     assert re.sub(f"[{signs}]", "", forger.text) == re.sub(f"[{signs}]", "", innocent)
     code, said = forger.claim()
     assert (code, "FAILS" in said) == (3, False), said
-    assert re.search(r"NOT CHECKED that \d{3} characters of text.txt, which readers do not see", said), said
+    assert re.search(r"NOT CHECKED that \d{3} characters of the text, which readers do not see", said), said
 
 
 def test_a_text_of_somebody_else_that_was_marked_by_signs_that_look_the_same(forger, plain):
@@ -361,7 +362,7 @@ def test_a_text_of_somebody_else_that_was_marked_by_signs_that_look_the_same(for
     assert unicodedata.normalize("NFKC", forger.text) == innocent
     code, said = forger.claim()
     assert (code, "FAILS" in said) == (3, False), said
-    assert re.search(r"NOT CHECKED that \d+ characters of text.txt, which readers do not see", said), said
+    assert re.search(r"NOT CHECKED that \d+ characters of the text, which readers do not see", said), said
 
 
 @pytest.mark.parametrize(
@@ -376,7 +377,45 @@ def test_a_text_of_somebody_else_that_was_marked_by_letters_that_look_the_same(f
         forger.text += max(others, key=lambda other: strength(mark, forger, forger.text[-40:] + other))
     code, said = forger.claim()
     assert (code, "FAILS" in said) == (3, False), said
-    assert re.search(r"NOT CHECKED that \d+ characters of text.txt, which readers do not see", said), said
+    assert re.search(r"NOT CHECKED that \d+ characters of the text, which readers do not see", said), said
+
+
+@pytest.mark.parametrize("ends", [" \n", [" ", "\n\n"]])
+def test_a_text_of_somebody_else_that_was_marked_by_where_its_lines_end(forger, plain, ends):
+    """Word for word what they wrote: most screens show line ends as blanks."""
+    forger.text, mark, generator = "", forger.mark(), random.Random(1)
+    for word in plain(300, 1).lower().split():
+        others = [generator.choice(ends) + word for _ in range(4)]
+        forger.text += max(others, key=lambda other: strength(mark, forger, forger.text[-40:] + other))
+    code, said = forger.claim()
+    assert (code, "FAILS" in said) == (3, False), said
+    assert re.search(r"NOT CHECKED that \d+ characters of the text, which readers do not see", said), said
+
+
+def test_a_text_of_somebody_else_that_was_marked_at_the_heads_and_ends_of_words(forger):
+    """Sign for sign what they wrote, to the eye, by I for l at heads of words and l for I in AI."""
+    forger.text, mark, generator = "", forger.mark(), random.Random(1)
+    for _ in range(60):
+        pairs = [("long", "Iong"), ("AI", "Al"), ("Please", "PIease"), ("1984", "l984"), ("Black", "BIack")]
+        words = [generator.choice(pairs) for _ in range(3)]
+        others = ["".join(" " + generator.choice(pair) for pair in words) for _ in range(8)]
+        forger.text += max(others, key=lambda other: strength(mark, forger, forger.text[-40:] + other))
+    code, said = forger.claim()
+    assert (code, "FAILS" in said) == (3, False), said
+    assert re.search(r"NOT CHECKED that \d+ characters of the text, which readers do not see", said), said
+
+
+def test_a_few_characters_that_readers_do_not_see_say_nothing_against_a_small_p(tmp_path, words):
+    """As in an honest text with a typo: nobody can reach its p by choosing so few characters."""
+    forger = make(tmp_path, words, groups=None)
+    forger.text = forger.mark_words(words, 200).replace(" ", "  ", 1)
+    code, said = forger.claim()
+    assert (code, "FAILS" in said) == (3, False), said
+    (least,) = re.findall(r"holds +log10 p is at most (-[\d.]+) even if 2 characters of the text, which readers", said)
+    (p,) = re.findall(r"log10 p, corrected for all messages, parts and tests: (-[\d.]+)", said)
+    assert float(p) + 2 * 22 * math.log10(2) + 4 < float(least) < -24
+    forger.text = forger.text.replace("  ", " ").replace(" ", "  ", 9)
+    assert "NOT CHECKED that 18 characters of the text, which readers do not see" in forger.claim()[1]
 
 
 def strength(mark: Mark, forger: ShownForger, text: str) -> float:
@@ -402,8 +441,8 @@ def strength(mark: Mark, forger: ShownForger, text: str) -> float:
         ("a\x00\x1b[8mb\x9b\ufffd", 4),
         ("a\u200bb\ufe0f\U000e0041\u2800", 4),
         ("p\u0430ss cаn", 4),
-        ("cafe\u0301 n\u0323\u0307 i\u0307", 5),
-        ("\u1112\u1161\u11ab \u212a \u037e", 4),
+        ("cafe\u0301 n\u0323\u0307 i\u0307", 11),
+        ("\u1112\u1161\u11ab \u212a \u037e", 6),
         ("\ufb01 \u2170 \U0001d5ba \uff41 \ufe8e", 5),
         ("\u4f60\u597d, \u3131, \u0e19\u0e49\u0e33, \u0641\u064a, \u05d0, \u018f, \uffff\ue000", 12),
         ("I'll tell all \u2013 it will fall, l'ami, co\u013ail, 5 ll, SELL, 10", 0),
@@ -414,6 +453,21 @@ def strength(mark: Mark, forger: ShownForger, text: str) -> float:
         ("it\u2019s, it's, it's", 1),
         ('"a" "b" \u201cc\u201d', 2),
         ("\u0430 person \u0456\u0455 \ua4f2 \u13aa \u1d04 \u043e\u043d", 6),
+        ("Al helps, AI helps; PIease, FIower; a Iong Iast", 5),
+        ("in l984, 198I, 2O or 1O; H2O, CO2, O2, 5 GB, 10:30", 4),
+        ("\u00d6I, \u00d6l, f\u00e4IIt, lhr; FlRE, ClA, APls; APIs, AIs, Iran, Iowa, Ian, Illinois, lhe, lb", 6),
+        ("HELL0, 0NE, al1, 1ove, t0, 0ver; 0x2f, 1st, 2nd, eth0, t1", 6),
+        ("wil| |ove; | a | b |\n| c | d |", 2),
+        ("ll est, Il est, Il dit", 1),
+        ("a\u2013b, c-d, e-f; 1-2, 3\u20134; \u2018a' 'b'; \u201ca\u201d \u201db\u201d; 3x4, 5\u00d76", 5),
+        ("- a\n- b\n\u2013 c", 1),
+        ("3\u0434\u0435\u0441\u044c, \u04170 1\u041e \u044c| \u041c\u042c\u0406", 6),
+        ("\u0391\u039b\u039b\u0391 \u03a4\u0397\u039d THN", 3),
+        ("Some words of\nthis and of that, then\nmore of it, as it goes on.", 2),
+        ("Some words of this and\nof that, then more of\nit, as it goes on.", 0),
+        ("Er sah das\nHaus und den\nWald und den Bach\nund die Wiese.", 1),
+        ("A heading\nThe words.\nMore of it.\n\nOne thing\nAnother thing\nA third", 0),
+        ("Words\n\nin the\n\nmiddle", 2),
         ("\u041c\u044b \u0441 \u043d\u0438\u043c, \u0438 \u043e\u043d c Python a", 2),
     ],
 )
