@@ -128,12 +128,17 @@ SIGNS = (  # of which no two look the same, but for those of ALIKE; with picture
     "\u2022\u2026\u2030\u2039\u203a\u2070\u2074-\u2079\u2080-\u2089\u20ac\u2116\u2122\u2190-\u2193\u221e\u2248\u2260\u2264\u2265\u2460-\u2473\u2600-\u2757"
     "\u2764\U0001f300-\U0001f64f\U0001f680-\U0001f6ff\U0001f900-\U0001f9ff\U0001fa70-\U0001faff"
 )
+PICTURE = (  # of those signs that are pictures where U+FE0F follows
+    "\u2600-\u2613\u2616-\u2647\u2654-\u267e\u2680-\u2692\u2694-\u26a0\u26a2-\u26a9\u26ac-\u26bc\u26bf-\u26c3\u26c6-\u26cd\u26cf-\u26d3"
+    "\u26d5-\u26e9\u26eb-\u26f1\u26f4\u26f6-\u26f9\u26fb\u26fc\u26fe-\u2704\u2706-\u2709\u270c-\u2727\u2729-\u274b\u274d\u274f-\u2752"
+    "\u2756\u2764"
+)
 LOWER = "a-z\u00df-\u00f6\u00f8-\u00ff"
 UPPER = "A-Z\u00c0-\u00d6\u00d8-\u00de"
 EASTERN = f"{GREEK}{CYRILLIC}"
 HARD_TO_SEE = re.compile(
     # all but these letters and signs, and letters beside those of another alphabet
-    rf"[^\s{LATIN}{GREEK}{CYRILLIC}{SIGNS}]"
+    rf"[^\s{LATIN}{GREEK}{CYRILLIC}{SIGNS}\ufe0f]|(?<![{PICTURE}])\ufe0f"
     f"|[{LATIN}](?=[{GREEK}{CYRILLIC}])|[{GREEK}](?=[{LATIN}{CYRILLIC}])|[{CYRILLIC}](?=[{LATIN}{GREEK}])"
     # digits and bars in place of Greek and Cyrillic letters, these in place of digits, and two letters for a third
     f"|(?<=[{EASTERN}])[0-9]+(?=[{EASTERN}])|(?<![0-9])[036](?=[{EASTERN}])|(?<=[{EASTERN}])[036](?![0-9])"
@@ -185,6 +190,11 @@ ALIKE = (  # spellings of which nobody sees which one a text has
     (re.compile("(?<=[0-9])x(?=[0-9])"), re.compile("(?<=[0-9])\u00d7(?=[0-9])")),
     (re.compile("[\u015e\u015f\u0162\u0163]"), re.compile("[\u0218-\u021b]")),
     (re.compile("\u00d0"), re.compile("\u0110")),
+    (re.compile(r"\b[DLTdlt]['\u2019](?=\w)"), re.compile("[\u010f\u013d\u013e\u0165]")),
+    (re.compile("[\u00c4\u00df\u00e4]"), re.compile("[\u0150\u0151\u0170\u0171]")),
+    (re.compile("[\u0419\u0439]"), re.compile("[\u040d\u045d]")),
+    (re.compile("[\u042a\u042b\u042d\u044a\u044b\u044d]"), re.compile("[\u0490\u0491]")),
+    (re.compile(f"[{PICTURE}](?!\ufe0f)"), re.compile(f"[{PICTURE}]\ufe0f")),
 )
 ALPHABETS = (  # their letters, and words of those alone that look like letters of another alphabet
     (re.compile(f"[{LATIN}]"), re.compile(r"(?<![^\W\d_])[ABCEHIJKMNOPSTXYZaceghijopqsuvwxy]+(?![^\W\d_])")),
@@ -246,7 +256,7 @@ NEVER = {
     "others": "which other users' messages are marked in the text: anyone who has the seeds that a claim shows can "
     "see them all",
     "signs": "that text.txt is character for character what was posted: words can be marked by characters that look "
-    "like others",
+    "like others, such as rn and m, and by where sentences begin new lines",
     "README": "what README says: the person who makes the claim wrote it",
     "script": "that this file is brickscan's own: take it from a copy that you trust, never from the person who makes "
     "the claim",

@@ -468,6 +468,11 @@ def strength(mark: Mark, forger: ShownForger, text: str) -> float:
         ("Er sah das\nHaus und den\nWald und den Bach\nund die Wiese.", 1),
         ("A heading\nThe words.\nMore of it.\n\nOne thing\nAnother thing\nA third", 0),
         ("Words\n\nin the\n\nmiddle", 2),
+        ("\u26a0\ufe0f \u2764\ufe0f \u2705 \u2600\ufe0f", 0),
+        ("\u26a0\ufe0f \u26a0 \u2764\ufe0f \u2705\ufe0f \u2764\ufe0f\ufe0f", 3),
+        ("l'ami, l'eau, \u013eami; Er w\u00e4re gro\u00df, sch\u0151n", 2),
+        ("\u0161\u0165astn\u00e1 \u013eudia; Els\u0151 f\u0171 \u00f6r\u00fcl", 0),
+        ("\u043c\u043e\u0439, \u0442\u0432\u043e\u045d, \u044b\u044d \u0491\u043e\u0434", 2),
         ("\u041c\u044b \u0441 \u043d\u0438\u043c, \u0438 \u043e\u043d c Python a", 2),
     ],
 )
