@@ -151,7 +151,7 @@ HARD_TO_SEE = re.compile(
     r"|(?<=[A-Z][A-Z])l(?!(?!s\b)[a-z])|(?<=[A-Z])l(?=[A-Z])|\bl{3,}\b"
     r"|(?<![\w'\u2019])l(?!bs?\b)(?=[A-Zb-df-gkm-np-tvxz\u00df]|h[mnr]|['\u2019](?:d|m|ll|ve)\b)|(?<![\w'\u2019])ll(?=[a-z])(?![aeiouy])"
     # digits and bars in place of Latin letters
-    rf"|(?<=[{LOWER}])[01|]+(?=[{LOWER}])|(?<=[A-Z])[0|]+(?=[A-Z])"
+    rf"|(?<=[{LOWER}])\u00d7|\u00d7(?=[{LOWER}])|(?<=[{LOWER}])[01|]+(?=[{LOWER}])|(?<=[A-Z])[0|]+(?=[A-Z])"
     r"|(?<=[A-Z][A-Z])0(?!\w)|(?<![\w.])0(?=[A-Z][A-Z]|[FNR]\b)"
     r"|(?<![\w.,#-])0(?=[fnr]\b|[a-wyz][a-z])|(?<=[a-z][cdgrstv])0(?!\w)|(?<=\b[dgnst])0\b"
     r"|(?<!\w)1(?=[eiou][a-z]|a[b-ln-z])|(?<=[a-z][aeiloru])1+(?!\w)"

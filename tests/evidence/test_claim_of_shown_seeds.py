@@ -459,6 +459,7 @@ def strength(mark: Mark, forger: ShownForger, text: str) -> float:
         ("HELL0, 0NE, al1, 1ove, t0, 0ver; 0x2f, 1st, 2nd, eth0, t1", 6),
         ("wil| |ove; | a | b |\n| c | d |", 2),
         ("ll est, Il est, Il dit", 1),
+        ("the ne\u00d7t \u00d7erox, 3 \u00d7 4", 2),
         ("a\u2013b, c-d, e-f; 1-2, 3\u20134; \u2018a' 'b'; \u201ca\u201d \u201db\u201d; 3x4, 5\u00d76", 5),
         ("- a\n- b\n\u2013 c", 1),
         ("3\u0434\u0435\u0441\u044c, \u04170 1\u041e \u044c| \u041c\u042c\u0406", 6),
