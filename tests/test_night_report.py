@@ -88,7 +88,7 @@ def test_a_night_is_seen(night, registry, marked, plain, tmp_path):
     code, _, err = call("report", night.config, "--out", night.folder)
     assert (code, "is not a report" in err) == (2, True)
     code, _, err = call("report", night.config, "--date", "2020-01-01", "--out", tmp_path / "no")
-    assert (code, "no scan of the night 2020-01-01 ended" in err) == (2, True)
+    assert (code, "no scan of the night 2020-01-01 finished" in err) == (2, True)
     assert not (tmp_path / "no").exists()
 
 

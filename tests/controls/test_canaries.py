@@ -161,7 +161,7 @@ def another_users_table(registry: Path, serving: Path, byte_tokenizer: Path, tmp
         (another_tokenizer, False, "They arrived and were not found"),
         (another_key, False, "They arrived and were not found"),
         (another_window, False, "They arrived and were not found"),
-        (another_users_table, True, "The users are named: this registry and the serving side"),
+        (another_users_table, True, "the users of this registry are not those of the serving side"),
     ],
 )
 def test_what_made_a_quiet_night_is_an_alarm(night, tmp_path, serving, byte_tokenizer, sabotage, found, words_said):

@@ -171,7 +171,7 @@ def test_a_claim_is_checked_without_brickscan(night, registry, marked, plain, tm
     held = secret.read_text().strip()
     assert [path.name for path in case.iterdir() if held in path.read_text()] == []
     code, _, err = call("replay", night.config, "a:0", "--proof", case)
-    assert (code, "name a new folder," in err) == (2, True)
+    assert (code, "name a new folder" in err) == (2, True), err
 
 
 @pytest.fixture

@@ -164,8 +164,8 @@ def test_wrong_share_of_green_tokens(tmp_path):
     ("share", "words"),
     [
         (0.1, None),
-        (0.0, "the server marks only with key A of the two alone"),
-        (1.0, "the server marks only with key B of the two alone"),
+        (0.0, "the server marks with key A of the two alone"),
+        (1.0, "the server marks with key B of the two alone"),
         (0.5, "the server marks about {}% of the tokens with the second key, but the key says 10%"),
     ],
 )

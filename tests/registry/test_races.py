@@ -133,7 +133,7 @@ def test_losing_every_time_ends_and_writes_nothing(folder, make_key, monkeypatch
         add_users(folder, None, [f"rival-{snapshot.events}"])
         return late_event(snapshot), None
 
-    with pytest.raises(ScanFailed, match="changed it first 50 times"):
+    with pytest.raises(ScanFailed, match="changed it first, 50 times"):
         ledger.append(folder, decide)
     assert set(list_users(folder)["user_id"]) == {"alice", *(f"rival-{n}" for n in range(1, 51))}
 
