@@ -182,7 +182,7 @@ def test_signing_anew_takes_tables_as_they_are(scanned):
     code, out, _ = call("sign", night.config, "--dry-run")
     assert (code, "flags: results: table" in out, "accepts 1 table as" in out) == (0, True, True)
     assert answers(night)["explain"] == "refused"
-    assert call("sign", night.config, "--yes")[1].split() == ["flags", "signed;", "1", "file", "written", "anew"]
+    assert call("sign", night.config, "--yes")[1].split() == ["flags", "signed;", "1", "file", "rewritten"]
     assert answers(night) == before
     night.write("b", ["more words " * 40], account=["dan"])
     assert night.scan().exit_code == 0
@@ -240,7 +240,7 @@ def test_flags_of_a_scan_that_was_killed_stand_in_the_report_of_their_night(
     assert (found.documents, len(found.flags)) == ((3, 2) if gone_on_with else (2, 1))
     assert found.light == ("green" if gone_on_with else "amber"), found.why
     assert [
-        f"scan {killed} finished 2 documents of this night but " in why for why in found.why
+        f"scan {killed} finished 2 documents of this night and did not" in why for why in found.why
     ] == ([] if gone_on_with else [True])
 
 
