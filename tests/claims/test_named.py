@@ -163,12 +163,12 @@ def test_a_row_that_names_another_than_the_registry_is_refused(platform, monkeyp
 def test_an_erasure_names_the_claims_that_it_does_not_take_back(platform, monkeypatch):
     erase = "users", "remove", "alice", "--registry", platform.registry, "--erase"
     with_results = *erase, "--results", platform.night.results
-    assert "stays: " not in call(*with_results, "--dry-run")[1]
+    assert "remains: the claim" not in call(*with_results, "--dry-run")[1]
     assert platform.claim("--yes")[0] == 0
     code, said, _ = call(*erase, "--dry-run")
     assert (code, "1 claim showed seeds of this registry's keys: --results shows which" in said) == (0, True), said
     others = *erase[:2], "bob-4f9c", *with_results[3:]
-    assert "stays: " not in call(*others, "--dry-run")[1]
+    assert "remains: the claim" not in call(*others, "--dry-run")[1]
     told = f"a.parquet:0 (event 1 of key green, {datetime.now(UTC):%Y-%m-%d}), with everyone who received it"
     for how in ("--dry-run", "--yes"):
         code, said, err = call(*with_results, how)

@@ -103,7 +103,7 @@ def test_a_calibration_reads_no_footer_in_its_driver(tmp_path):
     from scanner.input.files import FileFault
 
     FATAL["a histogram of the texts"](tmp_path / "a.parquet")
-    with pytest.raises(FileFault, match="the process"):
+    with pytest.raises(FileFault, match="the process that read the footer was killed"):
         sources((str(tmp_path),), Columns("text", None, None, None))
     (tmp_path / "a.parquet").unlink()
     encrypted(tmp_path / "b.parquet", "other")

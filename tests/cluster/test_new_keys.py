@@ -74,7 +74,7 @@ def test_only_the_new_key_looks_at_what_older_ones_have_looked_at(night, own_reg
     assert [key.one_of for key in load_registry(own_registry).keys] == [4, 4, 4]
     night.write("c", [plain(40, 99)])
     out = call("scan", night.config, "--check")[1]
-    assert "53 documents under late : the other keys are done" in out
+    assert "53 documents only under late: the other keys are done" in out
     second = night.scan()
     assert second.totals.counts.documents == 54
     ranges = shards(night).select("path", "keys").rows()

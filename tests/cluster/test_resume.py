@@ -158,7 +158,7 @@ def test_sigterm_while_the_input_is_listed(night):
     out, err = process.communicate(timeout=240)
     assert process.returncode == 143, (out, err)
     assert re.search("Interrupted by [^:]+: 0 of", out)
-    assert "nothing to scan" not in out
+    assert "Nothing was read" not in out
     assert night.last_scan()["exit_code"] == 143
     assert night.verdicts().height == 0
 
