@@ -79,7 +79,7 @@ def local_folder(folder: Path | str) -> Path:
     if is_uri(folder):
         raise Refused(
             f"registry {folder}: keys are made and changed in a local folder; change the local one and copy its "
-            "keys.toml"
+            "keys.toml to this registry"
         )
     return Path(folder)
 

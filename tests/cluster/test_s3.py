@@ -310,7 +310,7 @@ def test_users_of_a_registry_on_s3(s3, tmp_path, registry, monkeypatch):
     ]
     assert any(path.endswith(".arrow") for path in index)
     assert not any(b"user0" in s3.open_input_file(path).read() for path in index)
-    assert "in a local folder\nhint: copy its keys.toml" in call("keys", "retire", "k", "--registry", far)[2]
+    assert "copy its keys.toml to this registry" in call("keys", "retire", "k", "--registry", far)[2]
     with pytest.raises(Refused, match="a local folder"):
         retire_key(far, "k")
 
