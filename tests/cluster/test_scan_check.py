@@ -106,7 +106,7 @@ def test_values_for_schedulers(night, plain):
     assert "measured once" not in said
     night.configure(columns="", more="spans = { windows = true }")
     said = " ".join(call("scan", night.config, "--check")[1].split())
-    assert f"measured once: windows {COST_OF_LOOKS['windows']} times" in said
+    assert f"(measured once): windows {COST_OF_LOOKS['windows']} times" in said
 
 
 @pytest.mark.usefixtures("without_ray")
