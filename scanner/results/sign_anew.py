@@ -88,7 +88,7 @@ def _fault_of(results: str, name: str, signer: Signer, *, tells_place: bool) -> 
         faults.append("the registry has no record of these results, so it may not be the newest")
 
     if tells_place and (place := signer.last_place()) is not None:
-        faults.append(f"these results were last signed at {place}; this is their place from now on")
+        faults.append(f"these results were last signed at {place}; from now on their place is here")
 
     # 2. compare its files and transactions with the signature
     wrong = () if ours is None else signer.wrong_digests(table, name, ours, transactions)

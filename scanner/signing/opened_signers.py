@@ -75,7 +75,8 @@ def unchecked(results: str) -> str | None:
     if isinstance(signer, str):
         return signer
     if signer is not None and signer.unsigned:
-        return f"{', '.join(sorted(signer.unsigned))} is not signed: `brickscan sign` signs it"
+        unsigned = sorted(signer.unsigned)
+        return f"{', '.join(unsigned)} {'is' if len(unsigned) == 1 else 'are'} not signed: run `brickscan sign`"
     if signer is not None and signer.off_record:
         names, is_kept = ", ".join(sorted(signer.off_record)), signer.record.is_kept()
         hint = "`brickscan sign` takes them as they are" if is_kept else "it cannot record signatures: make it writable"

@@ -114,7 +114,7 @@ def test_what_many_texts_of_earlier_nights_hold_is_left_out(nightly, plain, mark
     said = subprocess.run([str(one) for one in command], capture_output=True, text=True, check=False)
     assert (said.returncode, "NOT CHECKED 28 tokens are left out as common n-grams" in said.stdout) == (3, True), said
     assert "FAILS" not in said.stdout
-    with pytest.raises(Refused, match="the audit secret"):
+    with pytest.raises(Refused, match="different audit secret"):
         night_filter.open_filter(nightly.results, of_scans[1], bytes(32))
     drop_table(nightly.results, nightly.registry, night_filter.FILTERS_TABLE)
     with pytest.raises(Refused, match="lacks the filter"):

@@ -290,7 +290,7 @@ def test_archived_results_and_those_begun_anew_at_their_place_are_both_checked(d
     assert all("first run `brickscan sign` at their new place" in why for why in gone)
     reopen(archive, own_secret)
     (moved,) = (fault.why for fault in faults_of_tables(archive).values() if fault is not None)
-    assert moved == f"these results were last signed at {decided}; this is their place from now on"
+    assert moved == f"these results were last signed at {decided}; from now on their place is here"
     take_as_it_is(archive, own_secret)
     reopen(decided, own_secret)
     assert {fault.why for fault in faults_of_tables(decided).values() if fault is not None} == {

@@ -793,12 +793,13 @@ def test_rows_that_came_into_a_table_while_it_was_made_are_told_as_unchecked(tmp
     """Whoever made it knows its id, and nobody signed what somebody else wrote into it."""
     folder = str(tmp_path / "results")
     sign_with(folder, str(own_secret))
-    table = make_table(table_uri(folder, "flags"), SCHEMAS["flags"], properties_of("flags"))
-    signer_of(folder).table_made(table)
-    file = write_file(folder, "flags", [pa.RecordBatch.from_pylist([filled(SCHEMAS["flags"])], SCHEMAS["flags"])])
-    table.create_write_transaction([*transactions.additions([file])], "append", SCHEMAS["flags"])
-    assert read_whole(folder, "flags").collect().height == 1
-    assert "flags is not signed" in str(unchecked(folder))
+    for name, told in (("flags", "flags is not signed"), ("shards", "flags, shards are not signed")):
+        table, schema = make_table(table_uri(folder, name), SCHEMAS[name], properties_of(name)), SCHEMAS[name]
+        signer_of(folder).table_made(table)
+        file = write_file(folder, name, [pa.RecordBatch.from_pylist([filled(schema)], schema)])
+        table.create_write_transaction([*transactions.additions([file])], "append", schema)
+        assert read_whole(folder, name).collect().height == 1
+        assert told in str(unchecked(folder))
 
 
 def test_the_first_commit_to_results_that_a_registry_never_kept_takes_no_table_that_was_changed(signed, own_secret):
