@@ -69,7 +69,7 @@ def sign(config: Path, yes: bool, dry_run: bool) -> None:
         tell("every table is byte for byte as brickscan left it")
         return
     lines = [f"{name}: {fault.why}" for name, fault in faults.items()]
-    if confirm([*lines, f"accepts {counted(len(faults), 'table')} as they are now"], yes, dry_run):
+    if confirm([*lines, f"accepts the current state of {counted(len(faults), 'table')}"], yes, dry_run):
         for name, fault in faults.items():
             if fault.is_gone:
                 give_up(folder, name)

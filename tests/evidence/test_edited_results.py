@@ -180,7 +180,7 @@ def test_signing_anew_takes_tables_as_they_are(scanned):
     write_deltalake(uri, pl.read_delta(uri).to_arrow().cast(SCHEMAS["flags"]), mode="overwrite")
     assert answers(night)["explain"] == "refused"
     code, out, _ = call("sign", night.config, "--dry-run")
-    assert (code, "flags: results: table" in out, "accepts 1 table as" in out) == (0, True, True)
+    assert (code, "flags: results: table" in out, "current state of 1 table" in out) == (0, True, True)
     assert answers(night)["explain"] == "refused"
     assert call("sign", night.config, "--yes")[1].split() == ["flags", "signed;", "1", "file", "rewritten"]
     assert answers(night) == before

@@ -288,11 +288,13 @@ def test_the_command_drops(year):
     code, out, _ = call("retain", year, "--keep", 1, "--keep-flags", "--yes")
     assert (code, out) == (0, "18 rows dropped\n")
     again = ("retain", year, "--keep", 1, "--yes")
-    none_left = "no night is older than 1 day, from its date or its scan, the later one\n"
-    assert call(*again, "--keep-flags") == (0, none_left, f"{NOT_CHECKED}\n")
+    none_left = "no night is older than 1 day"
+    code, out, err = call(*again, "--keep-flags")
+    assert (code, none_left in out, err) == (0, True, f"{NOT_CHECKED}\n")
     code, out, _ = call(*again)
     assert (code, out) == (0, "10 rows dropped\n")
-    assert call(*again) == (0, none_left, f"{NOT_CHECKED}\n")
+    code, out, err = call(*again)
+    assert (code, none_left in out, err) == (0, True, f"{NOT_CHECKED}\n")
     assert call("retain", year, "--keep", 10**6, "--yes")[0] == 2
 
 
