@@ -95,7 +95,7 @@ def test_it_works_without_scripts_and_a_held_key_decides_once(browser, night):
         page.get_by_label("posted by account").fill("nobody’s")
         page.get_by_label("key").select_option("green")
         page.get_by_role("button", name="Show").click()
-        said = "No open flags where the account contains “nobody’s” and the key is “green”."
+        said = "no open flags where the account contains “nobody’s” and the key is “green”."
         assert said in page.locator("main").inner_text()
         page.get_by_role("link", name="Show them").click()
         assert page.locator("ol.flags > li").count() == FLAGS
