@@ -115,9 +115,9 @@ def offer(case: FlagCase, key: MasterKey | None, registry: str, config: Path, se
         "a claim that anybody can check, without the key. It makes a part of the key public, at most 1,000 seeds, and "
         "nothing takes that back, not even an erasure. Anyone who has the claim sees every message that is marked in "
         "the text, other users' too, and can mark the same windows of words for any user. So scans no longer count "
-        f"these windows, in any text. Once 5 % of all positions are gone you need a new key. {asked_by}At most "
-        f"{counted(settings.most_a_month, 'such claim')} a month are allowed under a key. The command, which asks "
-        f"before it does anything: {command}"
+        f"these windows, in any text. Once 5 % of all positions are gone you need a new key. {asked_by}A key may have "
+        f"at most {counted(settings.most_a_month, 'such claim')} a month. The command, which asks before it does "
+        f"anything: {command}"
     )
 
 
