@@ -89,7 +89,7 @@ def test_a_plan_of_tokens_names_the_look_that_it_does_not_count(night, own_regis
     new_key(own_registry, "two", format="gumbel-v3", seeds=4, window=4, messages=1000, tokenizer=TOKENIZER)
     looks = [ScannedKey.of_config(configured(night, model), key_id).looks for key_id in ("two", "green")]
     assert looks[0].endswith("tested, which finds some more: tokens weighted by a model")
-    assert "weighed" not in looks[1]
+    assert "weighted" not in looks[1]
 
 
 def test_a_pass_that_cannot_be_is_refused_before_any_work(night, model) -> None:

@@ -177,7 +177,7 @@ def test_a_replay_needs_the_share_of_weights(flagged: Night, tmp_path: Path) -> 
     section = f'[levels]\nmodel = "{flagged.folder / "model"}"\n'
     assert section in other.config.read_text()
     other.config.write_text(other.config.read_text().replace(section, ""))
-    with pytest.raises(Refused, match=r"put \[levels\] back"):
+    with pytest.raises(Refused, match=r"restore \[levels\]"):
         replay(other.config, place(flagged))
 
 
