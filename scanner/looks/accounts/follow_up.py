@@ -238,9 +238,11 @@ def _summary(totals: AccountTotals) -> Iterator[tuple[str, str]]:
     )
     yield "accounts", again if totals.had_look else by_posts
     if totals.refuted:
-        yield "", f"{totals.refuted:,} do not name a user: their scores were computed again, and the results differed"
+        unnamed = f"{counted(totals.refuted, 'account')} left without a user's name"
+        yield "", f"{unnamed}: scores were computed again, and the results differed"
     if totals.not_proved:
-        yield "", f"{totals.not_proved:,} do not name a user: too many or too long to be computed again"
+        unnamed = f"{counted(totals.not_proved, 'account')} left without a user's name"
+        yield "", f"{unnamed}: too many or too long to be computed again"
 
 
 def judge_parts(plan: Plan, scan_id: str, unit: AccountUnit, left: Sequence[int], on_actors: OnActors) -> AccountTotals:
