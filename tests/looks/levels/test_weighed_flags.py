@@ -280,5 +280,5 @@ def test_readings_go_with_a_name_and_with_their_night(flagged: Night, tmp_path: 
         assert len(read_surprise(folder, case.row, case.scan, case.where)) > 100
         gone(folder)
         assert read_whole(folder, "flag_levels").collect().is_empty()
-        with pytest.raises(Refused, match="not on record"):
+        with pytest.raises(Refused, match="no record of"):
             read_surprise(folder, case.row, case.scan, case.where)
