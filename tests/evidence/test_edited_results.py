@@ -239,9 +239,9 @@ def test_flags_of_a_scan_that_was_killed_stand_in_the_report_of_their_night(
     found = night_of(night.results, 1.0, datetime.now(UTC).date())
     assert (found.documents, len(found.flags)) == ((3, 2) if gone_on_with else (2, 1))
     assert found.light == ("green" if gone_on_with else "amber"), found.why
-    assert [
-        f"scan {killed} finished 2 documents of this night and did not" in why for why in found.why
-    ] == ([] if gone_on_with else [True])
+    assert [f"scan {killed} finished 2 documents of this night and did not" in why for why in found.why] == (
+        [] if gone_on_with else [True]
+    )
 
 
 @pytest.mark.costly
