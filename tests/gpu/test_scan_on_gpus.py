@@ -57,6 +57,6 @@ def test_a_worker_that_cannot_use_its_gpu_says_so_or_refuses(found):
     assert device == "None"
     assert "torch finds no CUDA device; this worker scores on the CPU" in warning
     assert found["required"].startswith(
-        "a worker cannot begin: a worker was given a GPU that it cannot use: torch finds no CUDA device; leave out"
+        "a worker cannot begin: a worker was given a GPU that it cannot use: torch finds no CUDA device"
     )
     assert found["refused scans"] == [[2, 0]]
