@@ -104,11 +104,11 @@ def main() -> None:
     print(f"load {os.getloadavg()[0]:.1f}")
     for place, what in enumerate((*words, "kernels in the cache")):
         old, new = ([run[place] for run in runs[version::2]] for version in (0, 1))
-        ratios = sorted(b / a for a, b in zip(old, new, strict=True))
-        print(
-            f"{what}: {median(old):.4g} → {median(new):.4g}, {median(ratios):.2f} times"
-            f" ({ratios[0]:.2f} to {ratios[-1]:.2f})"
-        )
+        line = f"{what}: {median(old):.4g} → {median(new):.4g}"
+        if all(old):  # a text needs no kernels
+            ratios = sorted(b / a for a, b in zip(old, new, strict=True))
+            line += f", {median(ratios):.2f} times ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        print(line)
 
 
 if __name__ == "__main__":
