@@ -90,8 +90,8 @@ def share_gpus(config: ClusterConfig, workers: int) -> tuple[int, float]:
     if fit:
         return fit, share
     if config.require_gpus:
-        raise Refused(f"{why}; add GPUs, or remove cluster.require_gpus to score on CPUs")
-    _log.warning("%s; everything is scored on CPUs, with the same results", why)
+        raise Refused(f"{why}; add GPUs, or remove cluster.require_gpus to use CPUs")
+    _log.warning("%s; CPUs are used instead", why)
     return workers, 0.0
 
 
@@ -113,7 +113,7 @@ def fit_gpus(share: float, workers: int, field: str) -> tuple[int, str]:
 
 
 def device_of_worker(config: ClusterConfig) -> tuple["torch.device | None", str]:
-    """Return the device that this worker scores on, or None and the reason.
+    """Return the GPU that this worker uses, or None and the reason.
 
     The device is None if the worker has no GPU or cannot use its GPU.
 
@@ -134,8 +134,8 @@ def device_of_worker(config: ClusterConfig) -> tuple["torch.device | None", str]
         return gpus[0], ""
     fault = f"a worker was given a GPU that it cannot use: {why}"
     if config.require_gpus:
-        raise Refused(f"{fault}; remove cluster.require_gpus to score on CPUs")
-    return None, f"{fault}; this worker scores on the CPU, with the same results"
+        raise Refused(f"{fault}; remove cluster.require_gpus to use CPUs")
+    return None, f"{fault}; this worker uses the CPU instead"
 
 
 def limit_memory(limit: int, *, more: bool = False) -> None:

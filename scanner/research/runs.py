@@ -117,7 +117,7 @@ class Embedder:
 def _device(cluster: ClusterConfig) -> str:
     device, why = device_of_worker(cluster)
     if why:
-        _log.warning("%s; texts are written on the CPU", why)
+        _log.warning(why)
     return "cpu" if device is None else str(device)
 
 

@@ -1,7 +1,7 @@
 """Write the texts of the paper's Tables 2 and 3 on a GPU: `python -m tests.bench.paper_texts --folder build/paper`.
 
 It writes what the steps strengths, identification, identification-3 and robustness of `tests.bench.paper` need, and
-measures nothing, so that a GPU is held for minutes alone. Texts of Table 3 are written under each strength, since its
+measures nothing, so a GPU is held only for minutes. Texts of Table 3 are written under each strength, since its
 own are chosen from texts. It ends after --seconds, and goes on where it ended. Copy the folder to a machine that has
 the sentence model, and run `make paper` with it: all texts are there.
 

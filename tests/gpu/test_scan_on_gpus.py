@@ -55,7 +55,7 @@ def test_workers_without_gpus_score_on_the_cpu(found):
 def test_a_worker_that_cannot_use_its_gpu_says_so_or_refuses(found):
     device, warning = found["cannot use"]
     assert device == "None"
-    assert "torch finds no CUDA device; this worker scores on the CPU" in warning
+    assert "torch finds no CUDA device; this worker uses the CPU" in warning
     assert found["required"].startswith(
         "a worker cannot begin: a worker was given a GPU that it cannot use: torch finds no CUDA device"
     )

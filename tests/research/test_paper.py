@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from tests.bench.paper import STEPS, main, publish
+from tests.bench.paper import STEPS, choose_strengths, main, publish
 from tests.bench.paper_page import _compared, _directions, limits, tells, write_page
 from tests.support.from_packages import MODEL
 
@@ -86,6 +86,29 @@ def test_directions_are_shown_where_limits_are_apart():
         "| fewer are found with 30 % replaced | Aaronson et al. (Gumbel) | 14 of 160 → 82 of 160 | shown |",
     ]
     assert _compared(rows[4:5], rows[:1])[1] == "the other way"
+
+
+def tried(method: str, value: float, flagged: float, similarity: float) -> list[dict]:
+    row = figure(method, value, 4, 0, None)
+    changed = row | {"attack": "lower", "value": 0.5}  # says nothing of the strength
+    return [row | {"value": flagged}, row | {"measure": "similarity", "value": similarity}, changed]
+
+
+@pytest.mark.parametrize(
+    ("greens", "chosen"),
+    [
+        # 0.6 and 1.5 are the most alike, and both tell something
+        ([(1.0, 0.4, 0.50), (1.5, 0.8, 0.41)], (0.6, 1.5)),
+        # 1.5 is as alike, but at its ceiling
+        ([(1.0, 0.4, 0.50), (1.5, 0.95, 0.41)], (0.5, 1.0)),
+        # none tells something: the one nearest to the middle
+        ([(1.0, 0.1, 0.50), (1.5, 0.95, 0.41)], (0.6, 1.5)),
+    ],
+)
+def test_strengths_of_table_3_are_those_of_texts_as_good_as_each_other(greens, chosen):
+    rows = [*tried("gumbel", 0.5, 0.4, 0.52), *tried("gumbel", 0.6, 0.5, 0.40), *tried("gumbel", 0.9, 0.99, 0.50)]
+    rows += [row for green in greens for row in tried("greenlist", *green)]
+    assert choose_strengths(rows) == chosen
 
 
 def test_a_page_keeps_what_was_found_elsewhere_and_a_step_done_here_takes_its_place(tmp_path):
