@@ -38,7 +38,8 @@ def write_page(path: Path, found: Mapping[str, Kept]) -> Path:
             if kept["options"]
             else f"make paper STEPS={step}"
         )
-        return f". `{command}`, seed `{kept['seed']}`, {max(kept['minutes'], 1):.0f} minutes."
+        minutes = max(round(kept["minutes"]), 1)
+        return f". `{command}`, seed `{kept['seed']}`, {minutes} minute{'s' * (minutes != 1)}."
 
     def not_run(step: str) -> str:
         return f"**Not run yet**: `make paper STEPS={step}` runs it."
