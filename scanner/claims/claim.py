@@ -83,15 +83,15 @@ A claim that a text contains text marked for one message of a key. Anybody can c
 
   python3 -m venv checking
   checking/bin/python -m pip install tokenizers
-  checking/bin/python -I check_claim.py FOLDER [LIST HEAD]
+  checking/bin/python -I check_claim.py FOLDER [LIST HEAD] [--posted FILE]
 
 On Windows, write py for python3, and checking\\Scripts\\python for checking/bin/python.
 
 check_claim.py is scanner/evidence/check_claim.py of brickscan: take it from a copy of brickscan that you trust, never
 from the person who makes the claim. LIST is the public list of commitments, downloaded from where it is published.
-HEAD is a head of that list that was saved before the text was posted. Each line of the output says what holds, what
-FAILS, or what was NOT CHECKED, and why. The script then says what no claim can show: above all, that the holder of the
-key did not mark the text themselves. The last line sums up.
+HEAD is a head of that list that was saved before the text was posted. FILE is your own copy of the post. Each line of
+the output says what holds, what FAILS, or what was NOT CHECKED, and why. The script then says what no claim can show:
+above all, that the holder of the key did not mark the text themselves. The last line sums up.
 
 claim.json      the claim: key, message, what it is about (the text, or a part of it), score, p-values, and the
                 number and salt of its event

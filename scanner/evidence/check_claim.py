@@ -1,7 +1,7 @@
 """Check one claim about a watermarked text. This needs Python 3.9 or newer, and for one of its checks a library.
 
-  python -I check_claim.py FOLDER [LIST HEAD]               where FOLDER has seeds.json: anybody can check it
-  python -I check_claim.py FOLDER SECRET_FILE [LIST HEAD]   where it has none
+  python -I check_claim.py FOLDER [LIST HEAD] [--posted FILE]               if FOLDER has seeds.json: anybody can
+  python -I check_claim.py FOLDER SECRET_FILE [LIST HEAD] [--posted FILE]   if it has none
 
 Take this file from a trusted copy of brickscan, never from the person who makes the claim. The arguments are:
 
@@ -10,6 +10,8 @@ Take this file from a trusted copy of brickscan, never from the person who makes
 - SECRET_FILE: the key as hexadecimal text. The holder of the key in escrow, or a court, has it.
 - LIST: a copy of the list of published commitments, from the place where it is public.
 - HEAD: a head of that list that somebody kept from before the text was posted.
+- FILE: your own copy of the text as it was posted. The script then tells in how many characters the claim's text
+  differs, and whether a mark can be made of them.
 
 Files of FOLDER:
 
@@ -45,7 +47,7 @@ import sys
 # modules imported after this point could be a forger's, from the folder of this file or from PYTHONPATH
 if __name__ == "__main__":
     if not sys.flags.isolated:
-        print("run it as: python -I check_claim.py FOLDER [SECRET_FILE] [LIST HEAD]", file=sys.stderr)
+        print("run it as: python -I check_claim.py FOLDER [SECRET_FILE] [LIST HEAD] [--posted FILE]", file=sys.stderr)
         print("-I keeps other people's modules out", file=sys.stderr)
         sys.exit(2)
     if sys.version_info < (3, 9):  # noqa: UP036 - whoever checks may have an older one
@@ -105,6 +107,8 @@ MOST_WORDS = 500  # characters of a beacon's source, and of its round
 MOST_DIGITS = 20  # of a whole number in a claim
 MOST_SEEDS = 24  # n: up to 2^n seeds are computed. Each more doubles the time
 LANES = 4096  # seeds that are computed at once
+MOST_CHANGES = 200  # characters in which a text and its posted copy are compared; no p is small enough for more
+CHARACTERS = 0x110000 - 2048  # of Unicode
 MOST_POSITIONS = 1000  # positions that count in a claim with seeds
 FEWEST_BEFORE = 3  # least h of a key whose seeds are shown: shorter windows occur in too many texts
 KNOWN = {
@@ -118,101 +122,19 @@ INVISIBLE = (
     "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
 UNSEEN = re.compile(f"[{INVISIBLE}]{{10,}}")
-LATIN = (  # without the few letters that look like others of this alphabet
-    "A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u0113\u0116-\u012b\u012e-\u0130\u0134-\u0137\u0139-\u013e\u0141-\u0148\u014a-\u014d"
-    "\u0150-\u017e\u0218-\u021b\u1e80-\u1e85\u1e9e-\u1ef9"
+LOOK_ALIKE = (  # letters of Latin, Greek and Cyrillic that look like one of another of these alphabets
+    "ABCEHIJKMNOPSTXYZaceghijopqsuvwxy\u0391-\u0393\u0395-\u0397\u0399\u039a\u039c\u039d\u039f-\u03a1\u03a4-\u03a7\u03b5\u03ba"
+    "\u03bd\u03bf\u03c1\u03c4\u03c5\u03c7\u0404-\u0408\u0410\u0412\u0413\u0415\u041a\u041c-\u0425\u0430\u0435\u043a\u043e"
+    "\u0440-\u0443\u0445\u0454-\u0458"
 )
-GREEK, CYRILLIC = "\u0386\u0388-\u03ce", "\u0400-\u045f\u0490\u0491"
-SIGNS = (  # of which no two look the same, but for those of ALIKE; with pictures such as faces
-    "!-@[-`{-~\u00a1-\u00a5\u00a7\u00a9\u00ab\u00ac\u00ae\u00b0-\u00b3\u00b6\u00b7\u00b9\u00bb-\u00bf\u00d7\u00f7\u2013\u2014\u2018\u2019\u201c-\u201e\u2020"
-    "\u2022\u2026\u2030\u2039\u203a\u2070\u2074-\u2079\u2080-\u2089\u20ac\u2116\u2122\u2190-\u2193\u221e\u2248\u2260\u2264\u2265\u2460-\u2473\u2600-\u2757"
-    "\u2764\U0001f300-\U0001f64f\U0001f680-\U0001f6ff\U0001f900-\U0001f9ff\U0001fa70-\U0001faff"
-)
-PICTURE = (  # of those signs that are pictures where U+FE0F follows
-    "\u2600-\u2613\u2616-\u2647\u2654-\u267e\u2680-\u2692\u2694-\u26a0\u26a2-\u26a9\u26ac-\u26bc\u26bf-\u26c3\u26c6-\u26cd\u26cf-\u26d3"
-    "\u26d5-\u26e9\u26eb-\u26f1\u26f4\u26f6-\u26f9\u26fb\u26fc\u26fe-\u2704\u2706-\u2709\u270c-\u2727\u2729-\u274b\u274d\u274f-\u2752"
-    "\u2756\u2764"
-)
-LOWER = "a-z\u00df-\u00f6\u00f8-\u00ff"
-UPPER = "A-Z\u00c0-\u00d6\u00d8-\u00de"
-EASTERN = f"{GREEK}{CYRILLIC}"
-HARD_TO_SEE = re.compile(
-    # all but these letters and signs, and letters beside those of another alphabet
-    rf"[^\s{LATIN}{GREEK}{CYRILLIC}{SIGNS}\ufe0f]|(?<![{PICTURE}])\ufe0f"
-    f"|[{LATIN}](?=[{GREEK}{CYRILLIC}])|[{GREEK}](?=[{LATIN}{CYRILLIC}])|[{CYRILLIC}](?=[{LATIN}{GREEK}])"
-    # digits and bars in place of Greek and Cyrillic letters, these in place of digits, and two letters for a third
-    f"|(?<=[{EASTERN}])[0-9]+(?=[{EASTERN}])|(?<![0-9])[036](?=[{EASTERN}])|(?<=[{EASTERN}])[036](?![0-9])"
-    f"|(?<=[0-9])[\u0417\u041e\u039f\u043e\u03bf\u0431](?![{EASTERN}])|(?<![{EASTERN}])[\u0417\u041e\u039f\u043e\u03bf\u0431](?=[0-9])"
-    rf"|(?<=[{EASTERN}])\||\|(?=[{EASTERN}])|(?<=[\u042c\u044c])[\u0406\u0456]"
-    # I in place of l
-    rf"|(?<=[{LOWER}])I+(?![A-Z])|(?<![\w'\u2019])I(?=[{LOWER}])(?![b-df-hj-np-tvxz\u00df]|o\b|an\b|owa)"
-    rf"|(?<=\b[{UPPER}])I+(?=[{LOWER}])(?!s\b)"
-    # l in place of I
-    r"|(?<=[A-Z][A-Z])l(?!(?!s\b)[a-z])|(?<=[A-Z])l(?=[A-Z])|\bl{3,}\b"
-    r"|(?<![\w'\u2019])l(?!bs?\b)(?=[A-Zb-df-gkm-np-tvxz\u00df]|h[mnr]|['\u2019](?:d|m|ll|ve)\b)|(?<![\w'\u2019])ll(?=[a-z])(?![aeiouy])"
-    # digits and bars in place of Latin letters
-    rf"|(?<=[{LOWER}])\u00d7|\u00d7(?=[{LOWER}])|(?<=[{LOWER}])[01|]+(?=[{LOWER}])|(?<=[A-Z])[0|]+(?=[A-Z])"
-    r"|(?<=[A-Z][A-Z])0(?!\w)|(?<![\w.])0(?=[A-Z][A-Z]|[FNR]\b)"
-    r"|(?<![\w.,#-])0(?=[fnr]\b|[a-wyz][a-z])|(?<=[a-z][cdgrstv])0(?!\w)|(?<=\b[dgnst])0\b"
-    r"|(?<!\w)1(?=[eiou][a-z]|a[b-ln-z])|(?<=[a-z][aeiloru])1+(?!\w)"
-    r"|(?<=[ \"'(])\|+(?=[a-z])|(?<=[a-z])\|+(?=[ .,;:!?])"
-    # these in place of digits
-    r"|(?<=[0-9])[lI|]+(?=[0-9])|(?<=[0-9])[lI](?!\w)|(?<![^\W_])[lI](?=[0-9])"
-    r"|(?<=[0-9])O+(?=[0-9])|(?<![A-Za-z0-9])O(?=[0-9][0-9]|[.,:][0-9])|(?<![A-Za-z0-9][0-9])(?<=[0-9])O+(?![A-Za-z])"
-)
+ALL_LOOK_ALIKE = re.compile(f"[{LOOK_ALIKE}]+")
+USUAL = {"LATIN", "GREEK", "CYRILLIC"}
+LIKE_NO_OTHER = {  # alphabets whose letters look like none of another
+    *("ARABIC", "CJK", "DEVANAGARI", "HANGUL", "HEBREW", "HIRAGANA", "IDEOGRAPHIC", "KATAKANA", "THAI"),
+}
+HIDDEN = re.compile(f"[{INVISIBLE}\u2800]")  # with braille's blank
+WORD = re.compile(r"[^\W\d_]+")
 BLANKS = re.compile(r"\s+")
-SENTENCE_GOES_ON = re.compile(r"[^\W_]|[,;'\u2019\u201d\"()\u2013\u2014-]")  # where a line that ends with it goes on
-ALIKE = (  # spellings of which nobody sees which one a text has
-    (re.compile("'"), re.compile("[\u2018\u2019]")),
-    (re.compile("\u2019"), re.compile(r"(?<=\w)[\u2018`](?=\w)")),
-    (re.compile(r"(?<!\S)\u2018(?=\w)"), re.compile(r"(?<!\S)\u2019(?=\w)")),
-    (re.compile(r"(?<=\S)\u2019(?!\w)"), re.compile(r"(?<=\S)\u2018(?!\w)")),
-    (re.compile('"'), re.compile("[\u201c\u201d]"), re.compile(r"''(?=\w)|(?<=[\w.,!?])''")),
-    (re.compile(r"(?<!\S)\u201c(?=\w)"), re.compile(r"(?<!\S)\u201d(?=\w)")),
-    (re.compile(r"(?<=\S)\u201d(?!\w)"), re.compile(r"(?<=\S)\u201c(?!\w)")),
-    (re.compile("\u201e"), re.compile(r",,(?=\w)")),
-    (
-        re.compile(r"\bI\b"),
-        re.compile(r"\bl\b(?!['\u2019])"),
-        re.compile(r"(?<=[ \n])\|(?= [a-z])(?![^\n]{0,500}\|(?:\n|\Z))"),
-    ),
-    (re.compile(rf"\b[{UPPER}]I\b"), re.compile(rf"\b[{UPPER}]l\b")),
-    (re.compile(r"\b[A-Z]Is\b"), re.compile(r"\b[A-Z]ls\b")),
-    (re.compile(r"\bIII\b"), re.compile(r"\bIll\b")),
-    (re.compile(r"\bIl\b"), re.compile(r"\bll\b(?<!['\u2019]ll)")),
-    (re.compile(r"\bIo\b"), re.compile(r"\blo\b")),
-    (re.compile(r"\.\.\."), re.compile("\u2026")),
-    (re.compile("(?<= )-(?= )"), re.compile("(?<= )\u2013(?= )"), re.compile("(?<= )\u2014(?= )")),
-    (re.compile("(?m)^-(?= )"), re.compile("(?m)^\u2013(?= )"), re.compile("(?m)^\u2014(?= )")),
-    (re.compile("(?<=[a-z])-(?=[a-z])"), re.compile("(?<=[a-z])\u2013(?=[a-z])")),
-    (re.compile("(?<=[a-z])\u2014(?=[a-z])"), re.compile("(?<=[a-z])\u2013(?=[a-z])")),
-    (re.compile("(?<=[0-9])-(?=[0-9])"), re.compile("(?<=[0-9])\u2013(?=[0-9])")),
-    (re.compile("(?<=[0-9])x(?=[0-9])"), re.compile("(?<=[0-9])\u00d7(?=[0-9])")),
-    (re.compile("[\u015e\u015f\u0162\u0163]"), re.compile("[\u0218-\u021b]")),
-    (re.compile("\u00d0"), re.compile("\u0110")),
-    (re.compile(r"\b[DLTdlt]['\u2019](?=\w)"), re.compile("[\u010f\u013d\u013e\u0165]")),
-    (re.compile("[\u00c4\u00df\u00e4]"), re.compile("[\u0150\u0151\u0170\u0171]")),
-    (re.compile("[\u0419\u0439]"), re.compile("[\u040d\u045d]")),
-    (re.compile("[\u042a\u042b\u042d\u044a\u044b\u044d]"), re.compile("[\u0490\u0491]")),
-    (re.compile(f"[{PICTURE}](?!\ufe0f)"), re.compile(f"[{PICTURE}]\ufe0f")),
-)
-ALPHABETS = (  # their letters, and words of those alone that look like letters of another alphabet
-    (re.compile(f"[{LATIN}]"), re.compile(r"(?<![^\W\d_])[ABCEHIJKMNOPSTXYZaceghijopqsuvwxy]+(?![^\W\d_])")),
-    (
-        re.compile(f"[{GREEK}]"),
-        re.compile(
-            r"(?<![^\W\d_])[\u0391-\u0393\u0395-\u0397\u0399\u039a\u039c\u039d\u039f-\u03a1\u03a4-\u03a7\u03b5\u03ba\u03bd\u03bf\u03c1"
-            r"\u03c4\u03c5\u03c7]+(?![^\W\d_])"
-        ),
-    ),
-    (
-        re.compile(f"[{CYRILLIC}]"),
-        re.compile(
-            r"(?<![^\W\d_])[\u0404-\u0408\u0410\u0412\u0413\u0415\u041a\u041c-\u0425\u0430\u0435\u043a\u043e\u0440-\u0443\u0445"
-            r"\u0454-\u0458]+(?![^\W\d_])"
-        ),
-    ),
-)
 SEEN_BLANKS = {" ", "\n", "\n\n"}
 LINE_BEGIN = r"[^\S\n]*(?:(?:#|//|--|/\*|<!--|;|%|NOTE)[^\S\n]*)?"
 LINE_END = r"[^\S\n]*(?:(?:\*/|-->)[^\S\n]*)?"
@@ -255,8 +177,9 @@ NEVER = {
     "dates are the word of the person who makes the claim",
     "others": "which other users' messages are marked in the text: anyone who has the seeds that a claim shows can "
     "see them all",
-    "signs": "that text.txt is character for character what was posted: words can be marked by characters that look "
-    "like others, such as rn and m, and by where sentences begin new lines",
+    "posted": "that text.txt is character for character what was posted. Other words, signs that look alike (I and l, "
+    "quotation marks, dashes), blanks and line ends can carry a mark that the post never had: save your own copy of "
+    "the post as a file, and run this again with --posted FILE",
     "README": "what README says: the person who makes the claim wrote it",
     "script": "that this file is brickscan's own: take it from a copy that you trust, never from the person who makes "
     "the claim",
@@ -627,77 +550,129 @@ def check_text(files: "dict[str, bytes]", claim: "dict[str, Any]", findings: Fin
     return scored
 
 
-def check_signs(text: str, log10_p: float, findings: Findings) -> None:
-    """Check that a text is not marked by characters that its readers do not see, or take for others.
+def check_posted(text: str, posted: "str | None", log10_p: float, findings: Findings) -> None:
+    """Check that a text is not marked by characters that its readers do not see, or that nobody posted.
 
-    A few such characters say nothing against a claim if p is so small that choosing them could not make it so. Places
-    and characters can be chosen in no more ways than are counted here: for each one, any of Unicode's, beside or in
-    place of at most three others.
+    A few such characters say nothing against a claim if p is so small that choosing them could not make it so.
 
+    text: the claim's, or if no copy was given, the part that is scored.
+    posted: a copy of the text as it was posted. None: none was given.
     log10_p: the larger one of both rules, corrected.
     """
-    hard, length = characters_hard_to_see(text), len(text)
-    if not hard:
-        return
-    places = math.lgamma(length + 1) - math.lgamma(hard + 1) - math.lgamma(max(length - hard, 0) + 1)
-    p = log10_p + max(places, 0) / math.log(10) + hard * 22 * math.log10(2)
-    what = f"{hard} characters of the text, which readers do not see or may take for others, were"
-    if p <= TRIED:
-        findings.holds("text", True, f"log10 p is at most {p:.6g} even if {what} chosen for it")
+    if posted is None:
+        changes = characters_unseen(text)
+        what = f"{changes} characters of the text, which programs do not show or show as others,"
+        advice = "give a copy of what was posted with --posted"
+        if not changes:
+            return
     else:
-        why = "text that looks the same can be marked by them; compare it with a program"
-        findings.left("text", f"that {what} posted: {why}")
+        text, posted = with_line_ends(text), with_line_ends(posted)
+        changes = changes_between(posted, text, MOST_CHANGES)
+        at = same_run(posted, 0, text, 0)
+        number = f"more than {MOST_CHANGES}" if changes > MOST_CHANGES else changes
+        what = f"{number} characters by which text.txt differs from the posted copy, first at character {at + 1},"
+        advice = f"it has {text[at : at + 20]!a} in place of {posted[at : at + 20]!a}"
+        if not changes:
+            findings.holds("text", True, "text.txt is the posted copy, character for character")
+            return
+    p = log10_p + log10_texts_near(len(text) + changes, changes)
+    if changes <= MOST_CHANGES and p <= TRIED:
+        findings.holds("text", True, f"log10 p is at most {p:.6g} even if {what} were chosen for it")
+    else:
+        findings.left("text", f"that {what} were posted: a mark can be made of them; {advice}")
 
 
-def characters_hard_to_see(text: str) -> int:
-    """Count the characters of a text that its readers do not see, or take for others.
+def log10_texts_near(length: int, changes: int) -> float:
+    """Return log10 of a bound on the number of texts that so many changes, or fewer, make of a text.
 
-    By them, whoever makes a claim could mark a text that somebody else wrote, and change no word.
+    A change inserts a character, removes one or puts one in the place of another. So there are 2 C + 1 kinds of them
+    for C characters, and they are some of the length + changes steps in which both texts are read side by side.
     """
-    if text.count("\r\n") == text.count("\n"):  # as Windows ends lines; where some end so, nobody sees which
+    steps = length + changes
+    places = math.lgamma(steps + 1) - math.lgamma(changes + 1) - math.lgamma(length + 1)
+    return places / math.log(10) + changes * math.log10(2 * CHARACTERS + 1)
+
+
+def changes_between(before: str, after: str, most: int) -> int:
+    """Return how many characters must be inserted, removed or replaced to make one text of another.
+
+    This is Ukkonen's algorithm (Algorithms for approximate string matching, 1985): for each number of changes, how far
+    into `before` one can get when `after` is ahead by so many characters.
+
+    most: the number of changes after which it gives up, and returns one more.
+    """
+    reach, changes = {0: same_run(before, 0, after, 0)}, 0
+    while reach.get(len(after) - len(before), -1) < len(before):
+        changes += 1
+        if changes > most:
+            break
+        further = {}
+        for ahead in range(-changes, changes + 1):
+            ways = [reach[ahead] + 1] if ahead in reach else []  # replace, insert, remove
+            ways += [reach[ahead - 1]] if ahead - 1 in reach else []
+            ways += [reach[ahead + 1] + 1] if ahead + 1 in reach else []
+            at = min(max(ways, default=-1), len(before), len(after) - ahead)
+            if at >= max(0, -ahead):
+                further[ahead] = at + same_run(before, at, after, at + ahead)
+        reach = further
+    return changes
+
+
+def same_run(one: str, begin: int, other: str, other_begin: int) -> int:
+    """Return how many characters two texts share from a place in each on."""
+    run, step = 0, 1
+    while step:
+        i, j = begin + run, other_begin + run
+        if max(i + step - len(one), j + step - len(other)) <= 0 and one[i : i + step] == other[j : j + step]:
+            run, step = run + step, step * 2
+        else:
+            step //= 2
+    return run
+
+
+def with_line_ends(text: str) -> str:
+    """Return a text with line ends as Unix writes them, and none at its end.
+
+    They stay as they are where lines end in several ways.
+    """
+    if text.count("\r\n") == text.count("\n"):
         text = text.replace("\r\n", "\n")
-    unseen = sum(len(run) for run in BLANKS.findall(text) if run not in SEEN_BLANKS)
-    # accents apart from their letters, and what else is another spelling of the same characters
-    unseen += sum(len(word) for word in text.split() if not unicodedata.is_normalized("NFC", word))
-    text = unicodedata.normalize("NFC", text)
-    for spellings in ALIKE:  # where one is the rule, the others are counted
-        counts = [count(spelling, text) for spelling in spellings]
-        unseen += sum(counts) - max(counts)
-    own = max(ALPHABETS, key=lambda alphabet: count(alphabet[0], text))
-    words = (words for letters, words in ALPHABETS if letters is not own[0])
-    unseen += sum(len(word.group()) for each in words for word in each.finditer(text))
-    return unseen + count(HARD_TO_SEE, text) + line_ends_in_sentences(text)
+    return text[:-1] if text.endswith("\n") else text
 
 
-def line_ends_in_sentences(text: str) -> int:
-    """Count the line ends within sentences that no program made which breaks lines at one width.
+def characters_unseen(text: str) -> int:
+    """Count the characters of a text that programs do not show, or show as others.
 
-    Most screens show them as blanks. After a line that is full they are no choice of anybody, and neither are they
-    after a heading or in a list, whose lines begin with capitals and whose end is none of a sentence. Where some
-    paragraphs are broken and others are not, the rarer ones are counted.
+    By them, whoever makes a claim could mark a text that somebody else wrote, and change no word. Characters that show
+    a difference, however small, are not counted: I and l, for example.
     """
-    lines = [line.strip() for line in text.split("\n")]
-    apart, broken, in_sentence = 0, [], False  # from the end: whether the lines that follow end as a sentence does
-    around = zip(["", *lines], lines, [*lines[1:], ""], [*lines[2:], "", ""])  # noqa: B905 - Python 3.9 has no strict
-    for before, line, after, later in reversed([*around]):
-        if not line:
-            continue
-        goes_on = SENTENCE_GOES_ON.match(line[-1]) is not None
-        if not after:
-            in_sentence = not goes_on
-            apart += goes_on and later[:1].islower()
-        elif goes_on:
-            within = before and in_sentence and after[0].isalnum() and (line[-1].isalnum() or line[-1] == ",")
-            if within or after[0].islower():
-                broken.append((len(line), len(line) + 1 + len(after.split(None, 1)[0])))
-    width = max((length for length, _ in broken), default=0)
-    longer = sum(len(line) > width and " " in line for line in lines)
-    return apart + min(longer, len(broken)) + sum(with_next <= width for _, with_next in broken)
+    text = with_line_ends(text)
+    # 1. blanks, except for single ones and ends of lines and paragraphs
+    unseen = sum(len(run) for run in BLANKS.findall(text) if run not in SEEN_BLANKS)
+    # 2. accents apart from their letters, and all else that is another spelling of the same characters
+    unseen += sum(len(word) for word in text.split() if not unicodedata.is_normalized("NFC", word))
+    # 3. characters without a shape, and letters of another style
+    unseen += sum(is_hidden(one) for one in text if not one.isspace())
+    # 4. words of several alphabets, and those of another one than most
+    words = [(word, [alphabet_of(one) for one in word if one.isalpha()]) for word in WORD.findall(text)]
+    (own, _), *_ = [*collections.Counter(name for _, names in words for name in names).most_common(1), ("", 0)]
+    for word, names in words:
+        others = {*names} - LIKE_NO_OTHER
+        is_foreign = others and own not in others and (ALL_LOOK_ALIKE.fullmatch(word) or not others <= USUAL)
+        unseen += len(word) if len(others) > 1 or is_foreign else 0
+    return unseen
 
 
-def count(pattern: "re.Pattern[str]", text: str) -> int:
-    """Return how often a pattern occurs in a text."""
-    return sum(1 for _ in pattern.finditer(text))
+def is_hidden(one: str) -> bool:
+    """Return whether a character has no shape, is a letter in another style, or an accent that no letter has."""
+    has_no_shape = unicodedata.category(one)[0] == "C" or HIDDEN.match(one) is not None
+    is_styled = one.isalpha() and not unicodedata.is_normalized("NFKC", one)
+    return has_no_shape or is_styled or alphabet_of(one) == "COMBINING"
+
+
+def alphabet_of(letter: str) -> str:
+    """Return the first word of a letter's name, such as LATIN."""
+    return unicodedata.name(letter, "").split(" ", 1)[0]
 
 
 def scored_text(raw: bytes) -> str:
@@ -1509,12 +1484,17 @@ def read_folder(folder: Path) -> "dict[str, bytes]":
 
 
 def check(
-    files: "dict[str, bytes]", secret: "bytes | None", paths: "list[str]", findings: Findings
+    files: "dict[str, bytes]",
+    secret: "bytes | None",
+    paths: "list[str]",
+    findings: Findings,
+    posted: "str | None" = None,
 ) -> "tuple[Mark, Record | None] | None":
     """Check a claim, except for the root of a record whose seeds are not shown.
 
     files: files of the claim's folder, by their names.
     secret: the key. None: the claim shows seeds.
+    posted: a copy of the text as it was posted. None: there is none.
 
     Returns:
         The mark, and the record of its key. None: the claim fails at once.
@@ -1561,7 +1541,7 @@ def check(
     findings.holds("rate", corrected <= WEAK, "chance alone does this in at most 1 of 1,000 texts without a mark")
     check_own_evidence(mark, ngrams, claim, score, findings)
     weaker = corrected if mark.groups is None else max(corrected, own_p(mark, ngrams, claim))
-    check_signs(text[:MOST_BYTES], weaker, findings)
+    check_posted(text if posted is None else files["text.txt"].decode("utf-8", "replace"), posted, weaker, findings)
     if record is not None:
         check_choice(record, weaker, findings)
     if part is not None and claim["look"] is not None:
@@ -1623,6 +1603,30 @@ def read_arguments(words: "list[str]") -> "tuple[Path, bytes | None, list[str]]"
     return folder, secret, paths
 
 
+def read_posted(words: "list[str]") -> "tuple[list[str], str | None]":
+    """Read the copy of the text that --posted names, if it does.
+
+    Returns:
+        The other arguments.
+        The copy. None: none was given.
+
+    Raises:
+        ValueError: the file cannot be read, or is not UTF-8.
+    """
+    if "--posted" not in words:
+        return words, None
+    at = words.index("--posted")
+    others, files = words[:at] + words[at + 2 :], words[at + 1 : at + 2]
+    if not files or "--posted" in others:
+        raise ValueError("--posted: name one file, your copy of the text")
+    try:
+        return others, Path(files[0]).read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise ValueError(f"--posted: {files[0]!a} cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"--posted: {files[0]!a} is not UTF-8 text; save it as UTF-8") from None
+
+
 def main() -> int:
     """Check the claim of a folder.
 
@@ -1630,14 +1634,15 @@ def main() -> int:
         0: all checks hold. 1: a check fails. 2: wrong arguments. 3: a check could not be made.
     """
     try:
-        folder, secret, paths = read_arguments(sys.argv[1:])
+        words, posted = read_posted(sys.argv[1:])
+        folder, secret, paths = read_arguments(words)
     except ValueError as error:
         print(f"nothing was checked: {error}")
-        print("usage: python -I check_claim.py FOLDER [SECRET_FILE] [LIST HEAD]")
+        print("usage: python -I check_claim.py FOLDER [SECRET_FILE] [LIST HEAD] [--posted FILE]")
         return 2
     findings = Findings()
     try:
-        checked = check(read_folder(folder), secret, paths, findings)
+        checked = check(read_folder(folder), secret, paths, findings, posted)
         if checked is not None and checked[1] is not None and secret is not None:
             check_root(checked[0], checked[1], findings)
     except BaseException as error:  # a fault in a tokenizer makes the library panic, and a panic is no Exception
@@ -1647,7 +1652,8 @@ def main() -> int:
     for condition, what in CONDITIONS.items():
         if condition not in findings.of:
             findings.left(condition, what)
-    print("what this file never checks:", *NEVER.values(), sep="\n- ")
+    never = [what for question, what in NEVER.items() if question != "posted" or posted is None]
+    print("what this file never checks:", *never, sep="\n- ")
     print(findings.in_sum)
     return 1 if findings.failed else 3 if findings.unchecked else 0
 

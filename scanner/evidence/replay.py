@@ -333,11 +333,14 @@ tokenizer.json  the tokenizer; the claim has its SHA-256
 record.json     only for a key of version 3: its public record, byte for byte as published. All draws of the
                 key follow from the secret, from it, and from the claim's `beacon_value`
 
-check_claim.py checks the claim, once the key is known: python -I check_claim.py FOLDER SECRET_FILE LIST HEAD
+check_claim.py checks the claim, once the key is known:
+
+  python -I check_claim.py FOLDER SECRET_FILE LIST HEAD [--posted FILE]
+
 It is scanner/evidence/check_claim.py of brickscan: take it from a copy of brickscan that you trust, never from who
 makes the claim. LIST is the public list of commitments (`brickscan keys publish`), taken from where it is public, and
-HEAD a head of it that somebody kept from before the text was posted. The script says what it did not check, and what
-nobody can check so.
+HEAD a head of it that somebody kept from before the text was posted. FILE is a copy of the post from whoever checks.
+The script says what it did not check, and what nobody can check so.
 
 The claim says that the text contains text marked for the message. It does not say who wrote or posted it.
 """

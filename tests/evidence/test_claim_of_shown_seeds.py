@@ -1,6 +1,8 @@
 """Claims that show seeds: anybody checks them without the key, and every forgery of SPEC_3 §5 fails."""
 
+import functools
 import hashlib
+import itertools
 import json
 import math
 import random
@@ -10,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scanner.evidence import check_claim
 from scanner.evidence.check_claim import Mark, chosen_of, leaf_of, places_in
@@ -348,7 +352,7 @@ def test_a_text_of_somebody_else_that_was_marked_by_signs_that_nobody_sees(forge
     assert re.sub(f"[{signs}]", "", forger.text) == re.sub(f"[{signs}]", "", innocent)
     code, said = forger.claim()
     assert (code, "FAILS" in said) == (3, False), said
-    assert re.search(r"NOT CHECKED that \d{3} characters of the text, which readers do not see", said), said
+    assert re.search(r"NOT CHECKED that \d{3} characters of the text, which programs do not show", said), said
 
 
 def test_a_text_of_somebody_else_that_was_marked_by_signs_that_look_the_same(forger, plain):
@@ -362,47 +366,79 @@ def test_a_text_of_somebody_else_that_was_marked_by_signs_that_look_the_same(for
     assert unicodedata.normalize("NFKC", forger.text) == innocent
     code, said = forger.claim()
     assert (code, "FAILS" in said) == (3, False), said
-    assert re.search(r"NOT CHECKED that \d+ characters of the text, which readers do not see", said), said
+    assert re.search(r"NOT CHECKED that \d+ characters of the text, which programs do not show", said), said
 
 
 @pytest.mark.parametrize(
-    ("letters", "alike"), [("lllaeits", "lI"), ("\u043e\u043e\u043e\u0441\u043d\u043b\u0440\u0434", "\u043e\u03bf")]
+    "pairs",
+    [
+        "long/Iong AI/Al Please/PIease 1984/l984 Black/BIack",
+        "modern/modem colour/color it's/it\u2019s nine-ten/nine\u2013ten so,then/so,\nthen grey/gray e-mail/email",
+    ],
 )
-def test_a_text_of_somebody_else_that_was_marked_by_letters_that_look_the_same(forger, letters, alike):
-    """Sign for sign what they wrote, to the eye: by letters of its own alphabet, or of another than Latin."""
-    forger.text, mark, generator = "", forger.mark(), random.Random(1)
-    for _ in range(60):
-        word = " " + "".join(generator.choices(letters, k=6))
-        others = ["".join(generator.choice(alike) if one in alike else one for one in word) for _ in range(12)]
-        forger.text += max(others, key=lambda other: strength(mark, forger, forger.text[-40:] + other))
-    code, said = forger.claim()
-    assert (code, "FAILS" in said) == (3, False), said
-    assert re.search(r"NOT CHECKED that \d+ characters of the text, which readers do not see", said), said
-
-
-@pytest.mark.parametrize("ends", [" \n", [" ", "\n\n"]])
-def test_a_text_of_somebody_else_that_was_marked_by_where_its_lines_end(forger, plain, ends):
-    """Word for word what they wrote: most screens show line ends as blanks."""
-    forger.text, mark, generator = "", forger.mark(), random.Random(1)
-    for word in plain(300, 1).lower().split():
-        others = [generator.choice(ends) + word for _ in range(4)]
-        forger.text += max(others, key=lambda other: strength(mark, forger, forger.text[-40:] + other))
-    code, said = forger.claim()
-    assert (code, "FAILS" in said) == (3, False), said
-    assert re.search(r"NOT CHECKED that \d+ characters of the text, which readers do not see", said), said
-
-
-def test_a_text_of_somebody_else_that_was_marked_at_the_heads_and_ends_of_words(forger):
-    """Sign for sign what they wrote, to the eye, by I for l at heads of words and l for I in AI."""
-    forger.text, mark, generator = "", forger.mark(), random.Random(1)
-    for _ in range(60):
-        pairs = [("long", "Iong"), ("AI", "Al"), ("Please", "PIease"), ("1984", "l984"), ("Black", "BIack")]
-        words = [generator.choice(pairs) for _ in range(3)]
+def test_a_text_of_somebody_else_that_was_marked_by_signs_that_look_alike(forger, pairs):
+    """Nobody can list all of them; so whoever has the post compares it."""
+    forger.text, posted, mark, generator = "", "", forger.mark(), random.Random(1)
+    for _ in range(100):
+        words = [generator.choice(pairs.split(" ")).split("/") for _ in range(3)]
+        posted += "".join(" " + first for first, _ in words)
         others = ["".join(" " + generator.choice(pair) for pair in words) for _ in range(8)]
         forger.text += max(others, key=lambda other: strength(mark, forger, forger.text[-40:] + other))
     code, said = forger.claim()
-    assert (code, "FAILS" in said) == (3, False), said
-    assert re.search(r"NOT CHECKED that \d+ characters of the text, which readers do not see", said), said
+    assert (code, "FAILS" in said, "save your own copy of the post" in said) == (3, False, True), said
+    code, said = checked_with_copy(forger, posted.encode())
+    assert (code, "FAILS" in said, "save your own copy of the post" in said) == (3, False, False), said
+    where = "by which text.txt differs from the posted copy, first at character"
+    assert re.search(rf"NOT CHECKED that (\d+|more than 200) characters {where} \d+, were posted", said), said
+
+
+def test_a_copy_of_the_post(tmp_path, words):
+    """It is compared as text; a small p is no chance even if the few characters that differ were chosen."""
+    forger = make(tmp_path, words, groups=None)
+    forger.text = forger.mark_words(words, 200)
+    forger.claim()
+    for copy in (forger.text, forger.text + "\r\n", "\ufeff" + forger.text):
+        said = checked_with_copy(forger, copy.encode())[1]
+        assert "holds       text.txt is the posted copy, character for character" in said, said
+    said = checked_with_copy(forger, forger.text.replace(" ", "  ", 2).encode())[1]
+    (least,) = re.findall(r"holds +log10 p is at most (-[\d.]+) even if 2 characters by which text.txt differs", said)
+    (p,) = re.findall(r"log10 p, corrected for all messages, parts and tests: (-[\d.]+)", said)
+    assert float(p) + 2 * math.log10(2 * check_claim.CHARACTERS) + 4 < float(least) < -24
+    for copy, number in ((forger.text.replace(" ", "  ", 30), "30"), ("Other words. " * 60, "more than 200")):
+        said = checked_with_copy(forger, copy.encode())[1]
+        assert f"NOT CHECKED that {number} characters by which text.txt differs from the posted copy" in said, said
+    answers = [checked_with_copy(forger, b"\xff"), forger.checked("--posted", tmp_path / "none")]
+    for answer, why in zip(answers, ("is not UTF-8 text", "cannot be read"), strict=True):
+        assert (answer[0], why in answer[1]) == (2, True), answer
+
+
+@given(st.text("ab", max_size=7), st.text("ab", max_size=7), st.integers(0, 7))
+def test_changes_between_texts(before, after, most):
+    """Beside Levenshtein's recursion."""
+
+    @functools.cache
+    def least(i: int, j: int) -> int:
+        if not i or not j:
+            return i + j
+        same = least(i - 1, j - 1) + (before[i - 1] != after[j - 1])
+        return min(same, least(i - 1, j) + 1, least(i, j - 1) + 1)
+
+    assert check_claim.changes_between(before, after, most) == min(least(len(before), len(after)), most + 1)
+
+
+@pytest.mark.parametrize("signs", ["a", "ab", "abc"])
+def test_texts_that_are_a_few_changes_away(signs, monkeypatch):
+    """Counted one by one: never more of them than the bound says."""
+    monkeypatch.setattr(check_claim, "CHARACTERS", len(signs))
+    for length, changes in itertools.product(range(5), range(4)):
+        original = (signs * 5)[:length]
+        lengths = range(max(length - changes, 0), length + changes + 1)
+        near = sum(
+            check_claim.changes_between(original, "".join(other), changes) <= changes
+            for size in lengths
+            for other in itertools.product(signs, repeat=size)
+        )
+        assert near <= 10 ** check_claim.log10_texts_near(length, changes) * (1 + 1e-9)
 
 
 def test_a_few_characters_that_readers_do_not_see_say_nothing_against_a_small_p(tmp_path, words):
@@ -411,11 +447,17 @@ def test_a_few_characters_that_readers_do_not_see_say_nothing_against_a_small_p(
     forger.text = forger.mark_words(words, 200).replace(" ", "  ", 1)
     code, said = forger.claim()
     assert (code, "FAILS" in said) == (3, False), said
-    (least,) = re.findall(r"holds +log10 p is at most (-[\d.]+) even if 2 characters of the text, which readers", said)
+    (least,) = re.findall(r"holds +log10 p is at most (-[\d.]+) even if 2 characters of the text, which programs", said)
     (p,) = re.findall(r"log10 p, corrected for all messages, parts and tests: (-[\d.]+)", said)
-    assert float(p) + 2 * 22 * math.log10(2) + 4 < float(least) < -24
+    assert float(p) + 2 * math.log10(2 * check_claim.CHARACTERS) + 4 < float(least) < -24
     forger.text = forger.text.replace("  ", " ").replace(" ", "  ", 9)
-    assert "NOT CHECKED that 18 characters of the text, which readers do not see" in forger.claim()[1]
+    assert "NOT CHECKED that 18 characters of the text, which programs do not show" in forger.claim()[1]
+
+
+def checked_with_copy(forger: ShownForger, raw: bytes) -> tuple[int, str]:
+    copy = forger.folder.with_name("posted.txt")
+    copy.write_bytes(raw)
+    return forger.checked("--posted", copy)
 
 
 def strength(mark: Mark, forger: ShownForger, text: str) -> float:
@@ -434,51 +476,24 @@ def strength(mark: Mark, forger: ShownForger, text: str) -> float:
         ("a\n b", 2),
         ("Grüße, œuvre, łódź, İş, Ελλάδα, Привет, ґанок, α and β: “all” as they stand… 3², 25 °C, 5 €, \U0001f600", 0),
         ("a  b", 2),
-        ("a \nb", 2),
         ("a\n\n\nb", 3),
-        ("a\n \t b\n\n\n", 7),
+        ("a\n \t b\n\n\n", 4),
         ("a\u00a0b\u2003c\x1cd", 3),
-        ("a\x00\x1b[8mb\x9b\ufffd", 4),
-        ("a\u200bb\ufe0f\U000e0041\u2800", 4),
-        ("p\u0430ss cаn", 4),
-        ("cafe\u0301 n\u0323\u0307 i\u0307", 11),
-        ("\u1112\u1161\u11ab \u212a \u037e", 6),
-        ("\ufb01 \u2170 \U0001d5ba \uff41 \ufe8e", 5),
-        ("\u4f60\u597d, \u3131, \u0e19\u0e49\u0e33, \u0641\u064a, \u05d0, \u018f, \uffff\ue000", 12),
-        ("I'll tell all \u2013 it will fall, l'ami, co\u013ail, 5 ll, SELL, 10", 0),
-        ("I wilI wiII wi|l wi11s l lt l'm lBM LinkedIn SELlS C0ME 1O0, but SynthID", 12),
-        ("\u0441\u043b\u03bf\u0432\u043e \u03bf, \u043d\u0435 \u0441\u043a\u04303\u0430\u043b 3", 4),
-        ("a - b - c \u2013 d... e\u2026 f\u015f\u0219\u021b it\u2018s it's it's", 4),
-        ("a\u2010b \u2212 c\u201a d\u2024", 4),
-        ("it\u2019s, it's, it's", 1),
-        ('"a" "b" \u201cc\u201d', 2),
-        ("\u0430 person \u0456\u0455 \ua4f2 \u13aa \u1d04 \u043e\u043d", 6),
-        ("Al helps, AI helps; PIease, FIower; a Iong Iast", 5),
-        ("in l984, 198I, 2O or 1O; H2O, CO2, O2, 5 GB, 10:30", 4),
-        ("\u00d6I, \u00d6l, f\u00e4IIt, lhr; FlRE, ClA, APls; APIs, AIs, Iran, Iowa, Ian, Illinois, lhe, lb", 6),
-        ("HELL0, 0NE, al1, 1ove, t0, 0ver; 0x2f, 1st, 2nd, eth0, t1", 6),
-        ("wil| |ove; | a | b |\n| c | d |", 2),
-        ("ll est, Il est, Il dit", 1),
-        ("the ne\u00d7t \u00d7erox, 3 \u00d7 4", 2),
-        ("a\u2013b, c-d, e-f; 1-2, 3\u20134; \u2018a' 'b'; \u201ca\u201d \u201db\u201d; 3x4, 5\u00d76", 5),
-        ("- a\n- b\n\u2013 c", 1),
-        ("3\u0434\u0435\u0441\u044c, \u04170 1\u041e \u044c| \u041c\u042c\u0406", 6),
-        ("\u0391\u039b\u039b\u0391 \u03a4\u0397\u039d THN", 3),
-        ("Some words of\nthis and of that, then\nmore of it, as it goes on.", 2),
-        ("Some words of this and\nof that, then more of\nit, as it goes on.", 0),
-        ("Er sah das\nHaus und den\nWald und den Bach\nund die Wiese.", 1),
-        ("A heading\nThe words.\nMore of it.\n\nOne thing\nAnother thing\nA third", 0),
-        ("Words\n\nin the\n\nmiddle", 2),
-        ("\u26a0\ufe0f \u2764\ufe0f \u2705 \u2600\ufe0f", 0),
-        ("\u26a0\ufe0f \u26a0 \u2764\ufe0f \u2705\ufe0f \u2764\ufe0f\ufe0f", 3),
-        ("l'ami, l'eau, \u013eami; Er w\u00e4re gro\u00df, sch\u0151n", 2),
-        ("\u0161\u0165astn\u00e1 \u013eudia; Els\u0151 f\u0171 \u00f6r\u00fcl", 0),
-        ("\u043c\u043e\u0439, \u0442\u0432\u043e\u045d, \u044b\u044d \u0491\u043e\u0434", 2),
+        ("a\x00\x1b[8mb\x9b\ufffd", 3),
+        ("a\u200bb\ufe0f\U000e0041\u2800\u3164", 5),
+        ("p\u0430ss cаn", 7),
+        ("cafe\u0301 n\u0323\u0307 i\u0307", 12),
+        ("\u1112\u1161\u11ab \u212a \u037e", 7),
+        ("\ufb01 \u2170 \U0001d5ba \uff41 \ufe8e", 6),
+        ("\u4f60\u597d, \u0e19\u0e49\u0e33, \u0641\u064a, \u05d0, T\u30b7\u30e3\u30c4 \u306e AI, \uffff\ue000", 3),
+        ("it\u02bcs, \u0131 \u0430 person \u0456\u0455 \ua4f2 \u13aa \u1d04 on", 9),
         ("\u041c\u044b \u0441 \u043d\u0438\u043c, \u0438 \u043e\u043d c Python a", 2),
+        ("\u0391\u039b\u039b\u0391 \u03a4\u0397\u039d THN", 3),
+        ("I and l, rn and m: as they look", 0),
     ],
 )
-def test_characters_that_readers_do_not_see(text, hard):
-    assert check_claim.characters_hard_to_see(text) == hard
+def test_characters_that_programs_do_not_show(text, hard):
+    assert check_claim.characters_unseen(text) == hard
 
 
 # ---- what was shown before
