@@ -98,7 +98,7 @@ class LevelsConfig(_ConfigTable):
     """
 
     model: PathText  # folder of a causal language model, as save_pretrained writes it, with its tokenizer.json
-    dtype: ReaderDtype = "float32"  # precision of the model; bfloat16 is fast only on GPUs
+    dtype: ReaderDtype = "float32"  # precision of the model; bfloat16 is slow on CPUs without AVX-512 BF16
     # for keys of one message: the model reads only texts whose p, without the model, is at most this. For keys of
     # several messages it reads all texts that are long enough
     cut: Annotated[float, Field(gt=0, le=1)] = 0.05
@@ -128,7 +128,7 @@ class ScanAuditConfig(_ConfigTable):
     canaries: int | None = Field(default=None, ge=1)  # canaries' texts in each night's input; default: those that come
 
 
-COST_OF_LOOKS: Mapping[str, float] = {"normalised": 1.7, "windows": 1.2, "segments": 1.2}
+COST_OF_LOOKS: Mapping[str, float] = {"normalised": 1.6, "windows": 1.3, "segments": 1.3}
 """Costs of looks, in scans for 100,000 users without a look, under the format for which they cost more.
 
 See docs/measurements/cost-of-looks.json.

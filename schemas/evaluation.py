@@ -92,7 +92,7 @@ class EvaluationConfig(_ConfigTable):
     version: Literal[1, 3] = 3  # version of the marks: 1 is the paper's own
     seed: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[ -~]+$")] = "1"  # of keys, sampling, attacks
     batch: int = Field(default=32, ge=1)  # texts written together; hundreds on a GPU
-    dtype: ReaderDtype = "float32"  # precision of the model; bfloat16 is fast only on GPUs
+    dtype: ReaderDtype = "float32"  # precision of the model; bfloat16 is slow on CPUs without AVX-512 BF16
     top_p: Annotated[float, Field(gt=0, le=1)] = 0.95  # share of top-p sampling; 1: all tokens
     max_new_tokens: int = Field(default=256, ge=1)  # most tokens of a text
     min_scored: int = Field(default=16, ge=1, le=2**31)  # as in a scan: with fewer, a text is too short to be flagged

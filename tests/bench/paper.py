@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import polars as pl
@@ -30,6 +30,7 @@ from scanner.power import Aim, GumbelEntropy, tokens_needed
 from scanner.registry import find_key, load_registry, open_key
 from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark import batch_tokens
+from schemas.config import ReaderDtype
 from tests.bench.paper_page import reported, tokens_table, write_page
 from tests.support.from_packages import MODEL, PROMPTS
 
@@ -65,6 +66,9 @@ QUICK = PaperSizes(300, 48, 4, 2, (4,), 4, 4, 2, 4, 4)
 STRENGTHS = ((0.5, 1.0), (0.6, 1.5))
 """θ of Gumbel and δ of the green list among which Table 3's are chosen. Their order pairs nothing."""
 
+TABLE_2 = ((0.5, 0.8), (1.0, 1.5))
+"""θ and δ of Table 2: our model is surer than the paper's, so its own strengths would find nearly all or nothing."""
+
 LONGEST_PROMPT = 400
 """Most characters of a prompt of Tables 2 and 3."""
 
@@ -77,6 +81,7 @@ class PaperRun:
     """A run: folder of the results, sizes, files of the corpus, its tokenizer, the model, and tasks of Table 1.
 
     prompts: file of Tables 2 and 3.
+    dtype: precision of the model that writes.
     cluster: lines of a section [cluster].
     """
 
@@ -88,6 +93,7 @@ class PaperRun:
     tasks: Sequence[str]
     prompts: Path
     cluster: str = "workers = 2"
+    dtype: str = "float32"
 
     def config(self, name: str, lines: str) -> Path:
         """Write the configuration of a step, whose results lie beside it."""
@@ -148,7 +154,8 @@ def evaluation_config(run: PaperRun, step: str, section: str, version: int = 1) 
     return run.config(
         step,
         f'model = "{run.model}"\nprompts = "{strengths if step == "strengths" else tables}"\nversion = {version}\n'
-        f"batch = {run.sizes.batch}\nmax_new_tokens = {run.sizes.tokens}\n{section}\n[cluster]\n{run.cluster}",
+        f'batch = {run.sizes.batch}\ndtype = "{run.dtype}"\n'
+        f"max_new_tokens = {run.sizes.tokens}\n{section}\n[cluster]\n{run.cluster}",
     )
 
 
@@ -244,7 +251,9 @@ def robustness_of(run: PaperRun) -> str:
         "homoglyphs:0.1",
     ]
     attacks += ["zero-width:0.1", "synonyms", "swap-letters:0.3", "rearrange", "truncate:0.5"]
-    return robustness_section(run, run.sizes.windows, run.sizes.prompts, f"attacks = {json.dumps(attacks)}")
+    thetas, deltas = map(list, TABLE_2)
+    more = f"temperatures = {thetas}\ndeltas = {deltas}\nattacks = {json.dumps(attacks)}"
+    return robustness_section(run, run.sizes.windows, run.sizes.prompts, more)
 
 
 def run_robustness(run: PaperRun) -> dict[str, Any]:
@@ -400,6 +409,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         metavar="NAME=NUMBER",
         help=f"numbers of PaperSizes, such as users={FULL.users}",
     )
+    parser.add_argument("--dtype", choices=get_args(ReaderDtype), default="float32", help="of the model that writes")
     parser.add_argument("--tasks", nargs="*", choices=TASK_NAMES, default=TASK_NAMES, help="of Table 1")
     parser.add_argument(
         "--steps", nargs="*", choices=STEPS, default=list(STEPS), help="these alone; none: the page alone"
@@ -412,9 +422,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         folder.absolute(), sizes, tuple(path.absolute() for path in corpus),
         options.tokenizer.absolute(), options.model.absolute(), options.tasks,
         (options.prompts if options.prompts.exists() else HERE / "prompts.txt").absolute(),
+        dtype=options.dtype,
     )  # fmt: skip
     run.folder.mkdir(parents=True, exist_ok=True)
     given = f" --size {' '.join(options.size)}" if options.size else ""
+    given += f" --dtype {options.dtype}" if options.dtype != "float32" else ""
     given += f" --tasks {' '.join(options.tasks)}" if options.tasks != TASK_NAMES else ""
     for step in options.steps:
         do(run, step, given)
