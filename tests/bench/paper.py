@@ -28,10 +28,13 @@ from jobs.demo import HERE, TOKENIZER, make_registry
 from jobs.mark import read_prompts
 from scanner.power import Aim, GumbelEntropy, tokens_needed
 from scanner.registry import find_key, load_registry, open_key
+from scanner.research.plan import plan_evaluation, read_evaluation
+from scanner.research.units import WrittenTexts, folder_sha256
 from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark import batch_tokens
 from schemas.config import ReaderDtype
 from tests.bench.paper_page import reported, tokens_table, write_page
+from tests.bench.repeats import measure_repeats
 from tests.support.from_packages import MODEL, PROMPTS
 
 ROOT = Path(__file__).parents[2]
@@ -261,6 +264,16 @@ def run_robustness(run: PaperRun) -> dict[str, Any]:
     return _evaluation(run, "robustness", robustness_of(run))
 
 
+def run_repeats(run: PaperRun) -> dict[str, Any]:
+    """Both ways to leave repeats out, on the texts of Table 2, and Figure 3."""
+    config = run.folder / "robustness" / "robustness.toml"
+    if not (config.parent / "figures.parquet").exists():
+        raise SystemExit("repeats: the step robustness comes first, and writes the texts")
+    evaluation = read_evaluation(config, False)
+    plan = plan_evaluation(evaluation, config.parent, read_prompts(Path(evaluation.prompts)))
+    return measure_repeats(plan, WrittenTexts(plan.results / "texts", folder_sha256(plan.model, plan.config.dtype)))
+
+
 def run_utility(run: PaperRun) -> dict[str, Any]:
     """Table 1: right answers with and without the mark."""
     tasks = [str(path) for path in sorted(TASKS.glob("*.yaml")) if path.stem in run.tasks]
@@ -334,6 +347,7 @@ STEPS: Mapping[str, Callable[[PaperRun], dict[str, Any]]] = {
     "identification": run_identification,
     "identification-3": functools.partial(run_identification, version=3),
     "robustness": run_robustness,
+    "repeats": run_repeats,
     "utility": run_utility,
 }
 """Steps, the cheapest first."""

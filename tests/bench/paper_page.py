@@ -1,7 +1,5 @@
 """The page of the paper's tables and figures beside ours: Markdown, two drawings, and the figure's numbers as CSV."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,15 +8,14 @@ import jinja2
 import numpy as np
 from scipy import stats
 
-from scanner.audit.statistics.judgement import binomial_limits, few_clusters
 from scanner.research.report import STRENGTHS, identification, report, robustness, strength, table, utility
-from scanner.research.scores import LIMIT_RISK
 from scanner.watermark.formats import FORMATS
+from tests.bench.figure_2 import show_figure
+from tests.bench.paper_sentences import SHARE, judge, sentences_table
 
 Kept = Mapping[str, Any]
 
 TABLES = ("utility", "robustness", "identification")
-PANELS = (("z", "none", "z-test"), ("exact", "none", "exact"), ("exact", "ngram", "exact, repeats left out"))
 
 
 def write_page(path: Path, found: Mapping[str, Kept]) -> Path:
@@ -52,11 +49,13 @@ def write_page(path: Path, found: Mapping[str, Kept]) -> Path:
         folder=folder.name,
         made=made,
         not_run=not_run,
-        figure=_figure(found["false-positives"], folder, "") if "false-positives" in found else None,
-        native_figure=_figure(found["false-positives-3"], folder, "-3") if "false-positives-3" in found else None,
+        figure=show_figure(found["false-positives"], folder, "") if "false-positives" in found else None,
+        native_figure=show_figure(found["false-positives-3"], folder, "-3") if "false-positives-3" in found else None,
         utility_of_the_paper=_utility_of_the_paper(),
         robustness_of_the_paper=_robustness_of_the_paper(),
-        directions=_directions(found["robustness"]["rows"]) if "robustness" in found else None,
+        sentences=sentences_table(judge(found)),
+        repeats=_repeats(found["repeats"]["rows"]) if "repeats" in found else None,
+        example=_example(found["repeats"]["example"]) if "repeats" in found else None,
         seven=_with_a_model_of_7b(),
         identification_of_the_paper=_identification_of_the_paper(),
         strengths=found.get("strengths"),
@@ -72,134 +71,10 @@ def write_page(path: Path, found: Mapping[str, Kept]) -> Path:
     return path
 
 
-def limits(row: Kept) -> tuple[float, float]:
-    """Limits of the hits of a row of AUDITS, with keys as clusters: 95 %, of this row alone."""
-    effect = row["design_effect"] * few_clusters(row["clusters"], LIMIT_RISK)
-    low, high = binomial_limits(row["hits"] / effect, row["tests"] / effect, LIMIT_RISK)
-    return low * row["tests"], high * row["tests"]
-
-
-def _figure(kept: Kept, folder: Path, which: str) -> dict[str, Any]:
-    rows = kept["rows"]
-    for scheme in () if which else ("light", "dark"):
-        (folder / f"false-positives-{scheme}.svg").write_text(draw(rows, scheme), encoding="utf-8")
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [*rows[0], "low", "high"], lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        low, high = limits(row)
-        writer.writerow(row | {"low": f"{low:.6g}", "high": f"{high:.6g}"})
-    (folder / f"false-positives{which}.csv").write_text(text.getvalue(), encoding="utf-8")
-    ratios = [(f"{threshold:g}", _ratios(rows, threshold)) for threshold in (1e-3, 1e-5)]
-    left_out = [row for row in rows if (row["test"], row["dedup"]) == PANELS[-1][:2]]
-    telling = [row for row in left_out if tells(row)]
-    between = [limits(row)[0] <= row["expected"] <= limits(row)[1] for row in telling]
-    counts = {"pieces": kept["pieces"], "tests": rows[0]["tests"], "of_keys": rows[0]["clusters"]}
-    counts |= {"between": sum(between), "telling": len(telling), "mute": len(left_out) - len(telling)}
-    return counts | {"ratios": ratios, "told": TOLD_APART}
-
-
-TOLD_APART = 3
-"""Times of the expected count, or parts of it, that a cell must tell from the expected one to be counted."""
-
-
-def tells(row: Kept) -> bool:
-    """Whether limits would leave out TOLD_APART times, and one in TOLD_APART, of a count that is as expected."""
-    low, high = limits(row | {"hits": row["expected"]})
-    return bool(row["expected"] <= TOLD_APART * low and high <= TOLD_APART * row["expected"])
-
-
-def _ratios(rows: Sequence[Kept], threshold: float) -> str:
-    of = {
-        (row["method"], row["window"], row["test"], row["dedup"]): row
-        for row in rows
-        if np.isclose(row["threshold"], threshold, rtol=1e-6, atol=0.0)
-    }
-    lines = [["method", "window", *(words for *_, words in PANELS)]]
-    for method, window in dict.fromkeys((row["method"], row["window"]) for row in rows):
-        cells = [_times(of[method, window, test, dedup]) for test, dedup, _ in PANELS]
-        lines.append([FORMATS[method].title, str(window), *cells])
-    return table(lines)
-
-
-def _times(row: Kept) -> str:
-    low, high = limits(row)
-    shown = (f"{count / row['expected']:,.0f}" if count >= 10 * row["expected"] else f"{count / row['expected']:.2g}" for count in (row["hits"], low, high))  # fmt: skip # noqa: E501
-    mute = ": cannot tell" if low <= row["expected"] <= high and not tells(row) else ""
-    return "{} ({} to {}{})".format(*shown, mute) + f", {row['hits']:,} hits"
-
-
-def draw(rows: Sequence[Mapping[str, Any]], scheme: str) -> str:
-    """The figure as SVG: a row a method, a panel a test, a line a window; scheme: light or dark."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure as Drawing
-
-    ink, ground = ("#1c1c1a", "#ffffff") if scheme == "light" else ("#ebe9e4", "#171715")
-    style = dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), ink)
-    methods = list(dict.fromkeys(row["method"] for row in rows))
-    with mpl.rc_context(style | {"svg.hashsalt": "paper", "svg.fonttype": "none", "axes.facecolor": ground}):
-        drawing = Drawing(figsize=(11, 3.6 * len(methods)), layout="constrained", facecolor=ground)
-        axes = drawing.subplots(len(methods), len(PANELS), squeeze=False, sharex=True, sharey=True)
-        for method, of_method in zip(methods, axes, strict=True):
-            for (test, dedup, words), ax in zip(PANELS, of_method, strict=True):
-                mine = [row for row in rows if (row["method"], row["test"], row["dedup"]) == (method, test, dedup)]
-                for i, window in enumerate(sorted({row["window"] for row in mine})):
-                    line = [row for row in mine if row["window"] == window and row["hits"]]
-                    x = np.array([row["threshold"] for row in line])
-                    y = np.array([row["hits"] / row["tests"] for row in line])
-                    low, high = (
-                        np.array([limits(row) for row in line]).reshape(-1, 2).T / line[0]["tests"]
-                        if line
-                        else ((), ())
-                    )
-                    colour = mpl.colormaps["viridis"](0.15 + 0.8 * i / 4)
-                    ax.plot(x, y, color=colour, marker="o", markersize=3, label=f"h = {window}")
-                    ax.fill_between(x, np.maximum(low, 1e-7), high, color=colour, alpha=0.15)
-                ax.plot([1e-6, 0.1], [1e-6, 0.1], color=ink, linestyle="--", linewidth=1)
-                ax.set(xscale="log", yscale="log", title=f"{FORMATS[method].title}\n{words}", ylim=(5e-7, 1))
-        axes[0, 0].legend(fontsize=8, labelcolor=ink, facecolor=ground)
-        drawing.supxlabel("stated false-positive rate")
-        drawing.supylabel("observed")
-        buffer = io.StringIO()
-        drawing.savefig(buffer, format="svg", metadata={"Date": None})
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
-
-
 def reported(rows: Sequence[Kept]) -> str:
     """The tables that `brickscan evaluate` reports of a step, without its headings of sections."""
     whole = report(rows, [])
     return whole.split("\n## ", 1)[1].split("\n", 1)[1].strip()
-
-
-def _directions(rows: Sequence[Kept]) -> str:
-    """What the paper's Table 2 shows of the strength, the window and the attack, and whether ours shows it.
-
-    Ours are the shares of all texts of a method at its weakest and strongest setting, or its narrowest and widest
-    window, together; `shown` where the exact limits of both are apart.
-    """
-    lines = [["in the paper", "mark", "ours", ""]]
-    for method in STRENGTHS:
-        mine = [row for row in rows if row["method"] == method and row["measure"] == "flagged"]
-        plain = [row for row in mine if row["attack"] is None]
-        replaced = [row for row in mine if row["attack"] == "substitute:0.3"]
-        for words, some, key in (
-            ("more are found with strength", plain, strength),
-            ("more are found with the window", plain, lambda row: row["window"]),
-            ("more are found with strength, 30 % replaced", replaced, strength),
-        ):
-            least, most = (pick(key(row) for row in some) for pick in (min, max))
-            ends = [[row for row in some if key(row) == end] for end in (least, most)]
-            lines.append([words, FORMATS[method].title, *_compared(*ends)])
-        lines.append(["fewer are found with 30 % replaced", FORMATS[method].title, *_compared(replaced, plain)])
-    return table(lines)
-
-
-def _compared(less: Sequence[Kept], more: Sequence[Kept]) -> tuple[str, str]:
-    """Shares of two sets of rows in words, and whether the second is larger."""
-    counts = [(sum(row["hits"] for row in rows), sum(row["n"] for row in rows)) for rows in (less, more)]
-    (low, until), (begin, high) = (binomial_limits(hits, n, LIMIT_RISK) for hits, n in counts)
-    shown = "shown" if until < begin else "the other way" if high < low else "not shown"
-    return " → ".join(f"{hits} of {n}" for hits, n in counts), shown
 
 
 def _with_a_model_of_7b() -> str:
@@ -257,6 +132,27 @@ def _identification_of_the_paper() -> str:
             ),
         ]
     )
+
+
+def _repeats(rows: Sequence[Kept]) -> str:
+    """Return tokens scored and texts flagged at 1e-6 in both ways, by cell."""
+    lines = [
+        ["mark", "h", "texts", "scored, windows once", "with their token", "flagged, windows once", "with their token"]
+    ]
+    for by_window, by_ngram in zip(rows[::2], rows[1::2], strict=True):
+        both = by_window, by_ngram
+        scored = [f"{row['scored']:.0f} ({row['scored_low']:.0f}–{row['scored_high']:.0f})" for row in both]
+        mark = f"{STRENGTHS[by_ngram['method']]} {strength(by_ngram):g}"
+        flagged = [SHARE.format(**row) for row in both]
+        lines.append([mark, str(by_ngram["window"]), str(by_ngram["n"]), *scored, *flagged])
+    return table(lines)
+
+
+def _example(example: Kept) -> dict[str, Any]:
+    """Return an example with the first half of its text, as a quotation in Markdown."""
+    text = example["text"]
+    lines = [line.replace("|", "\\|") for line in text[: len(text) // 2].splitlines()]
+    return {**example, "quoted": "\n".join(f"    {line}".rstrip() for line in lines)}
 
 
 def _strengths(rows: Sequence[Kept]) -> str:

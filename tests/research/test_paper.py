@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
+from tests.bench.figure_2 import limits, tells
 from tests.bench.paper import STEPS, choose_strengths, main, publish
-from tests.bench.paper_page import _compared, _directions, limits, tells, write_page
+from tests.bench.paper_page import write_page
+from tests.bench.paper_sentences import OPEN, PARTLY, REFUTED, SHOWN, compare, judge
 from tests.support.from_packages import MODEL
 
 ROW = {"method": "gumbel", "window": 4, "test": "z", "dedup": "none", "threshold": 1e-5, "tests": 1000, "clusters": 10}
@@ -70,22 +72,48 @@ def figure(method: str, value: float, window: int, hits: int, attack: str | None
     return row | {"window": window, "measure": "flagged", "attack": attack, "n": 40, "hits": hits}
 
 
-def test_directions_are_shown_where_limits_are_apart():
+@pytest.mark.parametrize(
+    ("pairs", "verdict"),
+    [
+        ([((0.1, 0.2), (0.3, 0.4)), ((0.2, 0.3), (0.5, 0.6))], SHOWN),
+        ([((0.1, 0.2), (0.3, 0.4)), ((0.2, 0.5), (0.4, 0.6))], PARTLY),
+        ([((0.1, 0.2), (0.3, 0.4)), ((0.5, 0.6), (0.1, 0.2))], OPEN),
+        ([((0.3, 0.4), (0.1, 0.2)), ((0.2, 0.5), (0.4, 0.6))], REFUTED),
+        ([], OPEN),
+    ],
+)
+def test_a_comparison_is_shown_where_all_limits_are_apart(pairs, verdict):
+    rows = [tuple({"low": low, "high": high} for low, high in pair) for pair in pairs]
+    assert compare(rows) == verdict
+
+
+def test_sentences_of_table_2_compare_each_window_by_itself():
     rows = [
-        figure(method, value, window, hits, attack)
+        figure(method, value, window, 0, attack) | {"value": share, "low": share - 0.05, "high": share + 0.05} | what
         for method in ("gumbel", "greenlist")
-        for value, plain, replaced in ((1.0, 5, 3), (4.0, 35, 4))
-        for window, more in ((1, 0), (4, 1))
-        for attack, hits in ((None, plain + more), ("substitute:0.3", replaced))
+        for value, plain, replaced in ((1.0, 0.2, 0.1), (4.0, 0.9, 0.15))
+        for window in (1, 4)
+        for attack, share, what in (
+            (None, plain, {}),
+            ("substitute:0.3", replaced, {}),
+            (None, 100.0 + window, {"measure": "scored"}),
+        )
     ]
-    lines = _directions(rows).splitlines()[2:6]
-    assert lines == [
-        "| more are found with strength | Aaronson et al. (Gumbel) | 11 of 80 → 71 of 80 | shown |",
-        "| more are found with the window | Aaronson et al. (Gumbel) | 40 of 80 → 42 of 80 | not shown |",
-        "| more are found with strength, 30 % replaced | Aaronson et al. (Gumbel) | 6 of 80 → 8 of 80 | not shown |",
-        "| fewer are found with 30 % replaced | Aaronson et al. (Gumbel) | 14 of 160 → 82 of 160 | shown |",
-    ]
-    assert _compared(rows[4:5], rows[:1])[1] == "the other way"
+    judged = judge({"robustness": {"rows": rows}})
+    of_gumbel = {one.words: one for one in judged if "Gumbel" in one.words}
+    assert [one.verdict for one in judged] == sorted(
+        (one.verdict for one in judged), key=[REFUTED, OPEN, PARTLY, SHOWN].index
+    )
+    assert {words.split(": ")[1]: one.verdict for words, one in of_gumbel.items()} == {
+        "more are found with a stronger mark": SHOWN,
+        "more are found with a stronger mark, with 30 % of tokens replaced": OPEN,
+        "fewer are found with 30 % of tokens replaced": PARTLY,
+        "a narrow window makes it more robust to 30 % of tokens replaced": OPEN,
+        "more tokens are scored under a wide window": SHOWN,
+    }
+    assert "h = 1: 0.20 (0.15 to 0.25) → 0.90 (0.85 to 0.95); h = 4" in of_gumbel[
+        "Aaronson et al. (Gumbel): more are found with a stronger mark"
+    ].ours  # fmt: skip
 
 
 def tried(method: str, value: float, flagged: float, similarity: float) -> list[dict]:
