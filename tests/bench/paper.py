@@ -63,7 +63,7 @@ class PaperSizes:
     batch: int  # texts written together
 
 
-FULL = PaperSizes(100_000, 256, 200, 8, (4, 2, 1, 0), 200, 1000, 100, 100, 200)
+FULL = PaperSizes(100_000, 256, 200, 8, (4, 2, 1, 0), 150, 1000, 100, 100, 200)
 QUICK = PaperSizes(300, 48, 4, 2, (4,), 4, 4, 2, 4, 4)
 
 STRENGTHS = ((0.5, 1.0), (0.6, 1.5))
@@ -73,7 +73,7 @@ TABLE_2 = ((0.5, 0.8), (1.0, 1.5))
 """θ and δ of Table 2: our model is surer than the paper's, so its own strengths would find nearly all or nothing."""
 
 LONGEST_PROMPT = 400
-"""Most characters of a prompt of Tables 2 and 3."""
+"""Most characters of a prompt."""
 
 SHARES = (0.3, 0.9)
 """Shares flagged at RATE between which a strength tells something."""
@@ -138,12 +138,11 @@ def run_false_positives(run: PaperRun, version: int = 1) -> dict[str, Any]:
 def split_prompts(run: PaperRun) -> tuple[Path, Path]:
     """Write prompts for the tables, and others on which strengths are chosen: every fourth one, from the first on.
 
-    Those of the tables have at most LONGEST_PROMPT characters, because a batch is padded to its longest prompt.
+    They have at most LONGEST_PROMPT characters, because a batch is padded to its longest prompt.
     """
-    prompts = read_prompts(run.prompts)
+    prompts = [prompt for prompt in read_prompts(run.prompts) if len(prompt) <= LONGEST_PROMPT]
     tables, strengths = run.folder / "prompts-tables.parquet", run.folder / "prompts-strengths.parquet"
-    of_tables = [prompt for i, prompt in enumerate(prompts) if i % 4 and len(prompt) <= LONGEST_PROMPT]
-    pl.DataFrame({"prompt": of_tables}).write_parquet(tables)
+    pl.DataFrame({"prompt": [prompt for i, prompt in enumerate(prompts) if i % 4]}).write_parquet(tables)
     pl.DataFrame({"prompt": prompts[::4]}).write_parquet(strengths)
     return tables, strengths
 
