@@ -73,6 +73,7 @@ from typing import Any, NamedTuple
 
 M32, M64 = 2**32 - 1, 2**64 - 1
 MOST_BYTES = 2**24  # of a text: the rest is not scored
+MOST_TOKENS = 2 * MOST_BYTES  # of a text
 LABEL = re.compile(
     r"(greenlist|gumbel)(-v3)?;h=([0-9]|1[0-6])(;gamma=([0-9]{1,3}/[0-9]{1,3}))?(;groups=([0-9]{1,5}))?"
     r"(;seeds=([0-9]{1,2}))?"
@@ -99,7 +100,13 @@ DIGEST = re.compile("[0-9a-f]{64}")
 WEAK = -3.0  # a claim fails if its corrected log10 p is above this: chance alone would reach it too often
 TRIED = -24.0  # at or below this corrected log10 p, nobody can have tried as many keys as it takes
 LARGEST = 2**30  # bytes of a file of a claim
-LARGEST_OF = {"claim.json": 2**20, "name.json": 2**20, "seeds.json": 2**23, "events.jsonl": 2**29}  # and of these
+LARGEST_OF = {  # and of these
+    "claim.json": 2**20,
+    "name.json": 2**20,
+    "seeds.json": 2**23,
+    "events.jsonl": 2**29,
+    "tokens.csv": 2**29,
+}
 LARGEST_RECORD = 2**23
 LONGEST_VALUE = 4096  # bytes of a beacon's value
 LONGEST_LINE = 6000  # characters of what is printed
@@ -132,7 +139,7 @@ USUAL = {"LATIN", "GREEK", "CYRILLIC"}
 LIKE_NO_OTHER = {  # alphabets whose letters look like none of another
     *("ARABIC", "CJK", "DEVANAGARI", "HANGUL", "HEBREW", "HIRAGANA", "IDEOGRAPHIC", "KATAKANA", "THAI"),
 }
-HIDDEN = re.compile(f"[{INVISIBLE}\u2800]")  # with braille's blank
+HIDDEN = re.compile(f"[{INVISIBLE}\u2800\ufffc\U0001d159]")  # with blanks of braille and music, and places of objects
 WORD = re.compile(r"[^\W\d_]+")
 BLANKS = re.compile(r"\s+")
 SEEN_BLANKS = {" ", "\n", "\n\n"}
@@ -550,36 +557,53 @@ def check_text(files: "dict[str, bytes]", claim: "dict[str, Any]", findings: Fin
     return scored
 
 
-def check_posted(text: str, posted: "str | None", log10_p: float, findings: Findings) -> None:
-    """Check that a text is not marked by characters that its readers do not see, or that nobody posted.
+def check_posted(text: str, posted: str, log10_p: float, findings: Findings) -> None:
+    """Check that the text of a claim is what was posted.
 
-    A few such characters say nothing against a claim if p is so small that choosing them could not make it so.
-
-    text: the claim's, or if no copy was given, the part that is scored.
-    posted: a copy of the text as it was posted. None: none was given.
+    text: the claim's.
+    posted: a copy of the text as it was posted.
     log10_p: the larger one of both rules, corrected.
     """
-    if posted is None:
-        changes = characters_unseen(text)
-        what = f"{changes} characters of the text, which programs do not show or show as others,"
-        advice = "give a copy of what was posted with --posted"
-        if not changes:
-            return
-    else:
-        text, posted = with_line_ends(text), with_line_ends(posted)
-        changes = changes_between(posted, text, MOST_CHANGES)
-        at = same_run(posted, 0, text, 0)
-        number = f"more than {MOST_CHANGES}" if changes > MOST_CHANGES else changes
-        what = f"{number} characters by which text.txt differs from the posted copy, first at character {at + 1},"
-        advice = f"it has {text[at : at + 20]!a} in place of {posted[at : at + 20]!a}"
-        if not changes:
-            findings.holds("text", True, "text.txt is the posted copy, character for character")
-            return
-    p = log10_p + log10_texts_near(len(text) + changes, changes)
+    text, posted = with_line_ends(text), with_line_ends(posted)
+    changes = changes_between(posted, text, MOST_CHANGES)
+    if not changes:
+        findings.holds("text", True, "text.txt is the posted copy, character for character")
+        return
+    at = same_run(posted, 0, text, 0)
+    number = f"more than {characters(MOST_CHANGES)}" if changes > MOST_CHANGES else characters(changes)
+    what = f"{number} by which text.txt differs from the posted copy, first at character {at + 1},"
+    advice = f"it has {text[at : at + 20]!a} in place of {posted[at : at + 20]!a}"
+    check_changes(what, advice, len(text), changes, log10_p, findings)
+
+
+def check_unseen(text: str, variant: "str | None", log10_p: float, findings: Findings) -> None:
+    """Check that a text is not marked by characters that its readers do not see.
+
+    text: the part of the claim's text that is scored.
+    log10_p: the larger one of both rules, corrected.
+    """
+    changes = characters_unseen(text)
+    if changes:
+        own, advice = "text", "give a copy of what was posted with --posted"
+        if variant is not None:
+            own, advice = f"{variant} text", "look for them in your own copy of the post"
+        what = f"{characters(changes)} of the {own}, which programs do not show or show as others,"
+        check_changes(what, advice, len(text), changes, log10_p, findings)
+
+
+def check_changes(what: str, advice: str, length: int, changes: int, log10_p: float, findings: Findings) -> None:
+    """Check that no mark can be made of so many characters, because p is too small to be reached by choosing them."""
+    p = log10_p + log10_texts_near(length + changes, changes)
     if changes <= MOST_CHANGES and p <= TRIED:
         findings.holds("text", True, f"log10 p is at most {p:.6g} even if {what} were chosen for it")
     else:
-        findings.left("text", f"that {what} were posted: a mark can be made of them; {advice}")
+        were = "was" if changes == 1 else "were"
+        findings.left("text", f"that {what} {were} posted: such characters can make a mark; {advice}")
+
+
+def characters(number: int) -> str:
+    """Write a number of characters."""
+    return f"{number} character" + ("" if number == 1 else "s")
 
 
 def log10_texts_near(length: int, changes: int) -> float:
@@ -651,8 +675,13 @@ def characters_unseen(text: str) -> int:
     unseen = sum(len(run) for run in BLANKS.findall(text) if run not in SEEN_BLANKS)
     # 2. accents apart from their letters, and all else that is another spelling of the same characters
     unseen += sum(len(word) for word in text.split() if not unicodedata.is_normalized("NFC", word))
-    # 3. characters without a shape, and letters of another style
-    unseen += sum(is_hidden(one) for one in text if not one.isspace())
+    # 3. characters without a shape, letters of another style, and accents that no letter before them has
+    letter = ""
+    for one in text:
+        is_accent = unicodedata.category(one)[0] == "M"
+        letter = letter if is_accent else one
+        is_strange = is_accent and alphabet_of(one) != alphabet_of(letter)
+        unseen += not one.isspace() and (is_strange or is_hidden(one))
     # 4. words of several alphabets, and those of another one than most
     words = [(word, [alphabet_of(one) for one in word if one.isalpha()]) for word in WORD.findall(text)]
     (own, _), *_ = [*collections.Counter(name for _, names in words for name in names).most_common(1), ("", 0)]
@@ -664,15 +693,17 @@ def characters_unseen(text: str) -> int:
 
 
 def is_hidden(one: str) -> bool:
-    """Return whether a character has no shape, is a letter in another style, or an accent that no letter has."""
-    has_no_shape = unicodedata.category(one)[0] == "C" or HIDDEN.match(one) is not None
-    is_styled = one.isalpha() and not unicodedata.is_normalized("NFKC", one)
-    return has_no_shape or is_styled or alphabet_of(one) == "COMBINING"
+    """Return whether a character has no shape, or is a letter, a digit or an ideograph in another style."""
+    kind = unicodedata.category(one)
+    has_no_shape = kind[0] == "C" or HIDDEN.match(one) is not None
+    has_styles = kind[0] == "L" or kind in ("Nd", "Nl") or alphabet_of(one) == "KANGXI"
+    return has_no_shape or (has_styles and not unicodedata.is_normalized("NFKC", one))
 
 
+@functools.lru_cache(maxsize=2**16)
 def alphabet_of(letter: str) -> str:
-    """Return the first word of a letter's name, such as LATIN."""
-    return unicodedata.name(letter, "").split(" ", 1)[0]
+    """Return the first word of a letter's name, such as LATIN. Without a letter, it has none."""
+    return unicodedata.name(letter, "").split(" ", 1)[0] if letter else ""
 
 
 def scored_text(raw: bytes) -> str:
@@ -688,9 +719,13 @@ def read_tokens(files: "dict[str, bytes]") -> "list[tuple[int, str]]":
     """Read the tokens of the text, and whether each is scored.
 
     Raises:
-        ValueError: a token is not a number of 32 bits.
+        ValueError: a token is not a number of 32 bits, or there are more than any text has.
     """
-    rows = [(int(token), status) for token, status in csv.reader(io.StringIO(files["tokens.csv"].decode("ascii")))]
+    raw = files["tokens.csv"]
+    if raw.count(b"\n") > MOST_TOKENS:
+        raise ValueError(f"tokens.csv has more than {MOST_TOKENS} lines")
+    lines = csv.reader(io.StringIO(raw.decode("ascii")))
+    rows = [(int(token), sys.intern(status)) for token, status in lines]
     if any(not 0 <= token < 2**32 for token, _ in rows):
         raise ValueError("tokens.csv: a token is not a 32-bit number")
     return rows
@@ -1541,7 +1576,10 @@ def check(
     findings.holds("rate", corrected <= WEAK, "chance alone does this in at most 1 of 1,000 texts without a mark")
     check_own_evidence(mark, ngrams, claim, score, findings)
     weaker = corrected if mark.groups is None else max(corrected, own_p(mark, ngrams, claim))
-    check_posted(text if posted is None else files["text.txt"].decode("utf-8", "replace"), posted, weaker, findings)
+    if posted is not None:
+        check_posted(files["text.txt"].decode("utf-8", "replace"), posted, weaker, findings)
+    if posted is None or claim["variant"] is not None:  # nothing compares a normalised text with the post
+        check_unseen(text, claim["variant"], weaker, findings)
     if record is not None:
         check_choice(record, weaker, findings)
     if part is not None and claim["look"] is not None:
@@ -1611,7 +1649,7 @@ def read_posted(words: "list[str]") -> "tuple[list[str], str | None]":
         The copy. None: none was given.
 
     Raises:
-        ValueError: the file cannot be read, or is not UTF-8.
+        ValueError: the file cannot be read, is not UTF-8, or is one of the claim's.
     """
     if "--posted" not in words:
         return words, None
@@ -1619,6 +1657,8 @@ def read_posted(words: "list[str]") -> "tuple[list[str], str | None]":
     others, files = words[:at] + words[at + 2 :], words[at + 1 : at + 2]
     if not files or "--posted" in others:
         raise ValueError("--posted: name one file, your copy of the text")
+    if others and Path(others[0]).resolve() in Path(files[0]).resolve().parents:
+        raise ValueError(f"--posted: {files[0]!a} is in FOLDER, and so not your own copy of the text")
     try:
         return others, Path(files[0]).read_bytes().decode("utf-8-sig")
     except OSError as error:

@@ -400,6 +400,8 @@ def test_a_copy_of_the_post(tmp_path, words):
     for copy in (forger.text, forger.text + "\r\n", "\ufeff" + forger.text):
         said = checked_with_copy(forger, copy.encode())[1]
         assert "holds       text.txt is the posted copy, character for character" in said, said
+    said = checked_with_copy(forger, forger.text.replace(" ", "  ", 1).encode())[1]
+    assert re.search("holds +log10 p is at most .* even if 1 character by which text.txt differs", said), said
     said = checked_with_copy(forger, forger.text.replace(" ", "  ", 2).encode())[1]
     (least,) = re.findall(r"holds +log10 p is at most (-[\d.]+) even if 2 characters by which text.txt differs", said)
     (p,) = re.findall(r"log10 p, corrected for all messages, parts and tests: (-[\d.]+)", said)
@@ -407,8 +409,9 @@ def test_a_copy_of_the_post(tmp_path, words):
     for copy, number in ((forger.text.replace(" ", "  ", 30), "30"), ("Other words. " * 60, "more than 200")):
         said = checked_with_copy(forger, copy.encode())[1]
         assert f"NOT CHECKED that {number} characters by which text.txt differs from the posted copy" in said, said
-    answers = [checked_with_copy(forger, b"\xff"), forger.checked("--posted", tmp_path / "none")]
-    for answer, why in zip(answers, ("is not UTF-8 text", "cannot be read"), strict=True):
+    answers = [checked_with_copy(forger, b"\xff")]
+    answers += [forger.checked("--posted", file) for file in (tmp_path / "none", forger.folder / "text.txt")]
+    for answer, why in zip(answers, ("is not UTF-8 text", "cannot be read", "not your own copy"), strict=True):
         assert (answer[0], why in answer[1]) == (2, True), answer
 
 
@@ -484,7 +487,13 @@ def strength(mark: Mark, forger: ShownForger, text: str) -> float:
         ("p\u0430ss cаn", 7),
         ("cafe\u0301 n\u0323\u0307 i\u0307", 12),
         ("\u1112\u1161\u11ab \u212a \u037e", 7),
-        ("\ufb01 \u2170 \U0001d5ba \uff41 \ufe8e", 6),
+        ("\ufb01 \u2170 \U0001d5ba \uff41 \ufe8e", 7),
+        ("\u217cong in 1\U0001d7eb\U0001d7fa4, \u2f00", 4),
+        ("one\ufffc and\U0001d159 two", 2),
+        ("joi\u2d7fned\u1039, \u17d2 a\u0651\U00016fe4", 5),
+        ("\u0939\u093f\u0928\u094d\u0926\u0940", 0),
+        ("\u0628\u064e\u0651, \u05d1\u05b0\u0591", 0),
+        ("\u1001\u103b\u1005\u103a", 0),
         ("\u4f60\u597d, \u0e19\u0e49\u0e33, \u0641\u064a, \u05d0, T\u30b7\u30e3\u30c4 \u306e AI, \uffff\ue000", 3),
         ("it\u02bcs, \u0131 \u0430 person \u0456\u0455 \ua4f2 \u13aa \u1d04 on", 9),
         ("\u041c\u044b \u0441 \u043d\u0438\u043c, \u0438 \u043e\u043d c Python a", 2),
@@ -721,6 +730,18 @@ def test_a_normal_form_is_told(forger):
     assert (code, "NOT CHECKED that scored.txt is the scored text, normalised" in said) == (3, True)
 
 
+def test_a_normal_form_that_was_marked_by_signs_that_nobody_sees(tmp_path, words):
+    """Whoever reads both does not see them, and text.txt may be the post all the same."""
+    forger = make(tmp_path, words, groups=None)
+    forger.correction, forger.text = 4.0, forger.mark_words(words, 200).replace(" ", "  ", 9)
+    forger.claim(variant="normalised")
+    forger.write("scored.txt", forger.text)
+    unseen = "NOT CHECKED that 18 characters of the normalised text, which programs do not show"
+    for code, said in (forger.checked(), checked_with_copy(forger, forger.text.encode())):
+        assert (code, unseen in said) == (3, True), said
+    assert "holds       text.txt is the posted copy, character for character" in said
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -813,6 +834,13 @@ def test_a_tokenizer_that_ends_its_library_in_a_panic(forger, words, tmp_path):
     code, said = forger.claim()
     assert (code, "FAILS       this cannot be read: " in said, "what this file never checks" in said) == (1, True, True)
     assert "PanicException" in said
+
+
+def test_more_tokens_than_a_text_has_are_refused_unread(forger, monkeypatch):
+    """Each line takes thirty times its bytes: a file below the limit of files would take all memory."""
+    forger.claim()
+    monkeypatch.setattr(check_claim, "MOST_TOKENS", 100)
+    assert_fails(forger.checked(), "tokens.csv has more than 100 lines")
 
 
 def test_a_file_that_would_take_all_memory_is_refused_unread(forger):
