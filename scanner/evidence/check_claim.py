@@ -967,8 +967,13 @@ def check_events(
 
 def events_of(published: "list[list[str]]", claim: "dict[str, Any]") -> "tuple[list[str], list[int]]":
     """Return the field `shown` of each line of the claim's key, and the number of events that it states."""
-    of_key = [line[7] for line in published if line[3] == claim["commitment"]]
-    return of_key, [0 if shown == "-" else int(shown.split(":")[0]) for shown in of_key]
+    of_key = [line for line in published if line[3] == claim["commitment"]]
+    return [line[7] for line in of_key], [*map(events_in, of_key)]
+
+
+def events_in(line: "list[str]") -> int:
+    """Return the number of events of its key that a line of the list states."""
+    return 0 if line[7] == "-" else int(line[7].split(":")[0])
 
 
 def check_unshown(published: "list[list[str]]", claim: "dict[str, Any]", findings: Findings) -> None:
@@ -1274,12 +1279,52 @@ def check_list(
     if ours:
         most = max(int(line[4]) for line in ours)
         findings.holds("tests", claim["messages"] >= most, f"messages = {claim['messages']}: the list has {most}")
+        check_later_lines(lines, claim, record, log10_p, findings)
         is_announced = claim["tokenizer_sha256"] in {line[5] for line in ours}
         findings.holds("tokens", is_announced, "the tokenizer is the one on the list")
         sha256 = NO_RECORD if record is None else record.sha256
         what = f"the record's SHA-256 is the one on the list: {sha256}"
         findings.holds("key", {line[6] for line in ours} == {sha256}, what)
     check_number_of_keys(announced, claim, record, log10_p, findings)
+
+
+def check_later_lines(
+    lines: "list[list[str]]", claim: "dict[str, Any]", record: "Record | None", log10_p: float, findings: Findings
+) -> None:
+    """Check that p is corrected for messages and keys that were added after HEAD, but before a claim that shows seeds.
+
+    The list can tell this: a line of the key that states fewer events than the claim's own is older than the claim, and
+    so are all lines before it. The claim may have been computed before such a line and shown after it, so this is not
+    reported as a failure.
+    """
+    ours = [line for line in lines if line[3] == claim["commitment"] and events_in(line) < claim.get("event", 0)]
+    if ours:
+        messages = max(claim["messages"], *(int(line[4]) for line in ours))
+        keys, share = keys_in(lines[: int(ours[-1][0])], claim, record), share_of(claim, record)[1]
+        correction = max(claim["correction"], keys / (share or 1) * (1 - 1e-9))
+        if (messages, correction) != (claim["messages"], claim["correction"]):
+            p = any_of(any_of(any_of(log10_p, messages), claim["parts"]), correction)
+            findings.left(
+                "tests",
+                f"that p is corrected for all: after HEAD, but before event {claim['event']}, the list has {messages} "
+                f"messages and {keys} keys; if all were searched, log10 p is {p:.6g}",
+            )
+
+
+def share_of(claim: "dict[str, Any]", record: "Record | None") -> "tuple[str, float | None]":
+    """Return the look of a claim, and its share of the rate in the key's record. None: the record does not have it."""
+    look = "parts/1" if claim["look"] else "as written/1" if claim["variant"] is None else "normalised/1"
+    return look, record.fields["looks"].get(look) if record else None
+
+
+def keys_in(lines: "list[list[str]]", claim: "dict[str, Any]", record: "Record | None") -> int:
+    """Count the keys of lines of the list, with the claim's own and the earlier ones that its record names.
+
+    Each tokenizer and each record of a key counts as a key of its own, because each gives another draw.
+    """
+    others = set(record.fields["earlier"] if record else ()) - {line[6] for line in lines}
+    ours = {(claim["commitment"], claim["tokenizer_sha256"], record.sha256 if record else NO_RECORD)}
+    return len({(line[3], line[5], line[6]) for line in lines} | ours) + len(others)
 
 
 def check_number_of_keys(
@@ -1293,13 +1338,9 @@ def check_number_of_keys(
 
     Where seeds are shown, p is also corrected for the look's share of the rate, which the record states.
     """
-    # each tokenizer and each record of a key counts as a key of its own, because each gives another draw
-    others = set(record.fields["earlier"] if record else ()) - {line[6] for line in announced}
-    ours = {(claim["commitment"], claim["tokenizer_sha256"], record.sha256 if record else NO_RECORD)}
-    keys = len({(line[3], line[5], line[6]) for line in announced} | ours) + len(others)
+    keys = keys_in(announced, claim, record)
     if record and "event" in claim:
-        look = "parts/1" if claim["look"] else "as written/1" if claim["variant"] is None else "normalised/1"
-        share = record.fields["looks"].get(look)
+        look, share = share_of(claim, record)
         findings.holds("tests", share is not None, f"the record has the look {look!r}")
         tests = keys / (share or 1)
         what = f"correction = {claim['correction']}: {keys} keys, one look of which has {share} of the rate, or more"

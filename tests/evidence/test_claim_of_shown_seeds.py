@@ -716,6 +716,28 @@ def test_keys_and_looks_that_are_understated(forger, words):
     assert (code, "FAILS" in said) == (3, False), said
 
 
+def test_messages_and_keys_that_were_added_after_the_head(tmp_path, words):
+    """A search goes through all that exist; a claim of fewer would make p too small by thousands."""
+    forger = make(tmp_path, words, groups=None)
+    forger.claim()
+    record, key = forger.record_sha256(), forger.commitment
+    head = hashlib.sha256(forger.held("events.jsonl").rstrip("\n").encode()).hexdigest()
+    shown = [(record, "-"), (record, "-"), (record, "-"), (record, f"1:{head}"), (record, f"1:{head}")]
+    (own,) = re.findall(r'"log10_p": (-[\d.]+)', forger.held("claim.json"))
+    for second, last, times in (
+        ((key, 60000), (key, 60000), 60000 * 2),
+        ((OTHER, 1), (OTHER, 1), 2000 * 4),
+        ((key, 2000), (key, 60000), None),
+        ((key, 2000), (OTHER, 1), None),
+    ):
+        path, _ = forger.publish(*shown, lines=[(key, 2000), second, (key, 2000), (key, 2000), last])
+        code, said = forger.checked(path, path.read_text().split("\n")[0].rsplit(" ", 1)[1])
+        assert (code, "FAILS" in said) == (3 if times else 0, False), said
+        found = re.findall(r"before event 1, the list .*; if all were searched, log10 p is (-[\d.]+)", said)
+        expected = [float(own) + math.log10(times)] if times else []
+        assert [float(p) for p in found] == pytest.approx(expected, abs=1e-3), said
+
+
 def test_a_look_that_the_record_does_not_have(window_forger, words):
     window_forger.looks = {"as written/1": 1.0}
     assert_fails(window_forger.claim(), "the record has the look 'parts/1'")

@@ -187,16 +187,23 @@ class ShownForger:
     def record_sha256(self) -> str:
         return hashlib.sha256(self.record()).hexdigest()
 
-    def publish(self, *shown: tuple[str, ...], commitment: str | None = None) -> tuple[Path, str]:
-        """Write a list, and return it and its last head. shown: of each line record, events and names."""
-        head, lines, tokenizer = "0" * 64, [], hashlib.sha256(self.tokenizer.read_bytes()).hexdigest()
+    def publish(
+        self, *shown: tuple[str, ...], commitment: str | None = None, lines: Sequence[tuple[str, int]] = ()
+    ) -> tuple[Path, str]:
+        """Write a list, and return it and its last head.
+
+        shown: of each line record, events and names.
+        lines: of each line commitment and messages, where they are not the same in all.
+        """
+        head, written, tokenizer = "0" * 64, [], hashlib.sha256(self.tokenizer.read_bytes()).hexdigest()
         for number, fields in enumerate(shown, start=1):
-            own = commitment or self.commitment, self.messages, tokenizer, *(*fields, "-")[:3]
+            of_line = lines[number - 1] if lines else (commitment or self.commitment, self.messages)
+            own = *of_line, tokenizer, *(*fields, "-")[:3]
             body = " ".join(map(str, (number, "2026-01-01", "green", *own)))
             head = hashlib.sha256(f"brickscan commitments 5\n{head}\n{body}".encode()).hexdigest()
-            lines.append(f"{body} {head}\n")
+            written.append(f"{body} {head}\n")
         path = self.folder.parent / "list.txt"
-        path.write_text("".join(lines))
+        path.write_text("".join(written))
         return path, head
 
     def edit(self, name: str, change: Callable[[Any], object]) -> tuple[int, str]:
