@@ -64,6 +64,7 @@ import hashlib
 import io
 import json
 import math
+import os
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -116,6 +117,7 @@ MOST_SEEDS = 24  # n: up to 2^n seeds are computed. Each more doubles the time
 LANES = 4096  # seeds that are computed at once
 MOST_CHANGES = 200  # characters in which a text and its posted copy are compared; no p is small enough for more
 CHARACTERS = 0x110000 - 2048  # of Unicode
+LATEST = 253_402_300_800 * 10**6  # microseconds until the year 10000
 MOST_POSITIONS = 1000  # positions that count in a claim with seeds
 FEWEST_BEFORE = 3  # least h of a key whose seeds are shown: shorter windows occur in too many texts
 KNOWN = {
@@ -1069,7 +1071,7 @@ def check_name_shape(name: object) -> None:
     events, path, words = name["events"], name["path"], (name["key_id"], name["user_id"])
     numbers = [name["at"], name["seq"], name["place"], *(n for n in (events, name["text_at"]) if n is not None)]
     right = (
-        all(type(number) is int and 0 <= number < 2**57 for number in numbers)
+        all(type(number) is int and 0 <= number < LATEST for number in numbers)
         and all(type(word) is str and 1 <= len(word) <= MOST_WORDS for word in words)
         and type(name["salt"]) is str
         and re.fullmatch("[0-9a-f]{32}", name["salt"]) is not None
@@ -1698,7 +1700,8 @@ def read_posted(words: "list[str]") -> "tuple[list[str], str | None]":
     others, files = words[:at] + words[at + 2 :], words[at + 1 : at + 2]
     if not files or "--posted" in others:
         raise ValueError("--posted: name one file, your copy of the text")
-    if others and Path(others[0]).resolve() in Path(files[0]).resolve().parents:
+    copy, *folder = (Path(os.path.realpath(name)) for name in (*files, *others[:1]))  # a loop of links raises nothing
+    if {*folder} & {*copy.parents}:
         raise ValueError(f"--posted: {files[0]!a} is in FOLDER, and so not your own copy of the text")
     try:
         return others, Path(files[0]).read_bytes().decode("utf-8-sig")

@@ -410,7 +410,9 @@ def test_a_copy_of_the_post(tmp_path, words):
         said = checked_with_copy(forger, copy.encode())[1]
         assert f"NOT CHECKED that {number} characters by which text.txt differs from the posted copy" in said, said
     answers = [checked_with_copy(forger, b"\xff")]
-    answers += [forger.checked("--posted", file) for file in (tmp_path / "none", forger.folder / "text.txt")]
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    answers += [forger.checked("--posted", file) for file in (loop, forger.folder / "text.txt")]
     for answer, why in zip(answers, ("is not UTF-8 text", "cannot be read", "not your own copy"), strict=True):
         assert (answer[0], why in answer[1]) == (2, True), answer
 

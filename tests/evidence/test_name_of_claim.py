@@ -77,6 +77,14 @@ def test_a_list_at_head_has_the_record(named):
     ]
 
 
+def test_a_text_of_the_last_year_that_has_a_time(named):
+    """Scans read any later time as its last moment."""
+    named.write(text_at=253_402_300_799_999_999)
+    path, heads = named.publish("-", f"3:{named.root()}")
+    code, said = named.forger.checked(path, heads[1])
+    assert (code, "the text has been known since 9999-12-31 23:59:59 UTC" in said) == (0, True), said
+
+
 def test_a_list_that_has_it_later_or_never(named):
     named.write()
     path, heads = named.publish("-", f"3:{named.root()}")
@@ -170,7 +178,7 @@ def test_more_records_than_messages_can_have(named, events, holds):
         {"user_id": "a" * 501},
         {"at": True},
         {"at": -1},
-        {"at": 2**57},
+        {"at": 2**58},
         {"seq": 1.0},
         {"place": 3},
         {"salt": "5A" * 16},
