@@ -107,6 +107,7 @@ LARGEST_OF = {  # and of these
     "seeds.json": 2**23,
     "events.jsonl": 2**29,
     "tokens.csv": 2**29,
+    "tokenizer.json": 2**27,
 }
 LARGEST_RECORD = 2**23
 LONGEST_VALUE = 4096  # bytes of a beacon's value
@@ -1556,9 +1557,14 @@ def read_folder(folder: Path) -> "dict[str, bytes]":
         if path.name not in KNOWN or path.is_symlink() or not path.is_file():
             what = "; delete it if you, or your computer, put it there"
             raise ValueError(f"{path.name!a} is not a file of a claim: {', '.join(sorted(KNOWN))}{what}")
-        if path.stat().st_size > (largest := LARGEST_OF.get(path.name, LARGEST)):
-            raise ValueError(f"{path.name!a} has more than {largest} bytes")
+        refuse_large(path.name, path.stat().st_size)
     return {path.name: path.read_bytes() for path in paths if path.name != "README"}
+
+
+def refuse_large(name: str, size: int) -> None:
+    """Raise ValueError if a file of a claim has so many bytes that reading it could take all memory."""
+    if size > (largest := LARGEST_OF.get(name, LARGEST)):
+        raise ValueError(f"{name!a} has more than {largest} bytes")
 
 
 def check(
@@ -1644,6 +1650,11 @@ def failing(files: "dict[str, bytes]", secret: "bytes | None", paths: "Sequence[
     It does not compute the key's seeds: the root in the record was computed from them when the key was made.
     """
     findings = Findings()
+    try:
+        for name, raw in files.items():
+            refuse_large(name, len(raw))
+    except ValueError as error:
+        return [str(error)]
     with contextlib.redirect_stdout(io.StringIO()):
         check(files, secret, list(paths), findings)
     return findings.failing

@@ -869,12 +869,21 @@ def test_more_tokens_than_a_text_has_are_refused_unread(forger, monkeypatch):
 
 def test_a_file_that_would_take_all_memory_is_refused_unread(forger):
     """JSON takes thirty times its size once it is read, and a file of blanks a thousandth of it on the way."""
-    for name in ("claim.json", "name.json", "seeds.json", "events.jsonl"):
+    assert {"tokens.csv", "tokenizer.json"} < {*check_claim.LARGEST_OF}
+    for name in check_claim.LARGEST_OF:
         forger.claim()
         with (forger.folder / name).open("ab") as file:
             file.truncate(check_claim.LARGEST_OF[name] + 1)
         assert_fails(forger.checked(), f"'{name}' has more than {check_claim.LARGEST_OF[name]} bytes")
         (forger.folder / name).unlink()
+
+
+def test_no_claim_is_made_with_a_file_that_would_be_refused(forger, monkeypatch):
+    forger.claim()
+    files = check_claim.read_folder(forger.folder)
+    assert check_claim.failing(files, None) == []
+    monkeypatch.setitem(check_claim.LARGEST_OF, "tokenizer.json", 100)
+    assert check_claim.failing(files, None) == ["'tokenizer.json' has more than 100 bytes"]
 
 
 def test_no_line_holds_a_file_of_whoever_makes_the_claim(forger):
