@@ -142,7 +142,12 @@ USUAL = {"LATIN", "GREEK", "CYRILLIC"}
 LIKE_NO_OTHER = {  # alphabets whose letters look like none of another
     *("ARABIC", "CJK", "DEVANAGARI", "HANGUL", "HEBREW", "HIRAGANA", "IDEOGRAPHIC", "KATAKANA", "THAI"),
 }
-HIDDEN = re.compile(f"[{INVISIBLE}\u2800\ufffc\U0001d159]")  # with blanks of braille and music, and places of objects
+HIDDEN = re.compile(f"[{INVISIBLE}]")
+SIGNS = re.compile(  # signs that programs show, and that look like none of each other but quotation marks and dashes
+    "[!-/:-@\\[-`{-~\u00a1-\u00a7\u00a9\u00ab\u00ac\u00ae\u00b0-\u00b3\u00b6\u00b7\u00b9\u00bb-\u00bf\u00d7\u00f7\u2013\u2014"
+    "\u2018-\u201e\u2020-\u2022\u2026\u2030\u2032\u2033\u2039\u203a\u2070-\u209c\u20a0-\u20bf\u2116\u2122\u2150-\u215e\u2190-\u21ff"
+    "\u221a\u221e\u2248\u2260-\u2265\u2460-\u24ff\u25a0-\u27bf\u3001-\u3003\u3008-\u3011\u30fb\uff01-\uff5e\U0001f300-\U0001faff]"
+)
 WORD = re.compile(r"[^\W\d_]+")
 BLANKS = re.compile(r"\s+")
 SEEN_BLANKS = {" ", "\n", "\n\n"}
@@ -696,11 +701,11 @@ def characters_unseen(text: str) -> int:
 
 
 def is_hidden(one: str) -> bool:
-    """Return whether a character has no shape, or is a letter, a digit or an ideograph in another style."""
+    """Return whether a character is none of SIGNS, and no letter, accent or digit with a shape and in plain style."""
     kind = unicodedata.category(one)
-    has_no_shape = kind[0] == "C" or HIDDEN.match(one) is not None
-    has_styles = kind[0] == "L" or kind in ("Nd", "Nl") or alphabet_of(one) == "KANGXI"
-    return has_no_shape or (has_styles and not unicodedata.is_normalized("NFKC", one))
+    if kind[0] == "L" or kind in ("Nd", "Nl"):
+        return HIDDEN.match(one) is not None or not unicodedata.is_normalized("NFKC", one)
+    return HIDDEN.match(one) is not None or (kind[0] != "M" and SIGNS.match(one) is None)
 
 
 @functools.lru_cache(maxsize=2**16)

@@ -484,11 +484,11 @@ def strength(mark: Mark, forger: ShownForger, text: str) -> float:
         ("a\n\n\nb", 3),
         ("a\n \t b\n\n\n", 4),
         ("a\u00a0b\u2003c\x1cd", 3),
-        ("a\x00\x1b[8mb\x9b\ufffd", 3),
+        ("a\x00\x1b[8mb\x9b\ufffd", 4),
         ("a\u200bb\ufe0f\U000e0041\u2800\u3164", 5),
         ("p\u0430ss cаn", 7),
         ("cafe\u0301 n\u0323\u0307 i\u0307", 12),
-        ("\u1112\u1161\u11ab \u212a \u037e", 7),
+        ("\u1112\u1161\u11ab \u212a \u037e", 8),
         ("\ufb01 \u2170 \U0001d5ba \uff41 \ufe8e", 7),
         ("\u217cong in 1\U0001d7eb\U0001d7fa4, \u2f00", 4),
         ("one\ufffc and\U0001d159 two", 2),
@@ -501,6 +501,7 @@ def strength(mark: Mark, forger: ShownForger, text: str) -> float:
         ("\u041c\u044b \u0441 \u043d\u0438\u043c, \u0438 \u043e\u043d c Python a", 2),
         ("\u0391\u039b\u039b\u0391 \u03a4\u0397\u039d THN", 3),
         ("I and l, rn and m: as they look", 0),
+        ("a\u2010b \u2212 c\u201a d\u2024 \u2215 \u2502 \U0001d17b \u2e3a", 7),
     ],
 )
 def test_characters_that_programs_do_not_show(text, hard):
