@@ -283,7 +283,8 @@ def _identified(
         watch(f"{cell.setting.columns()['method']} searched", len(parts), len(begins))
     each = zip(*(parts[begin] for begin in begins), strict=True)
     searches_of = {count: together(searches) for count, searches in zip(settings.counts, each, strict=True)}
-    return identification_figures(cell.setting, searches_of, np.array(cell.messages), false_positive_rates)
+    prompts = np.array(cell.prompts)
+    return identification_figures(cell.setting, searches_of, np.array(cell.messages), prompts, false_positive_rates)
 
 
 def search_part(

@@ -390,14 +390,16 @@ def identification_figures(
     setting: Setting,
     searches: Mapping[int, Search | GroupSearch],
     own_message: NDArray[np.int64],
+    prompts: NDArray[np.str_],
     false_positive_rates: Sequence[float],
 ) -> list[Figure]:
-    """Compute the figures of one method.
+    """Compute the figures of one method. Limits count users and prompts, not texts.
 
     Args:
         setting: how the texts were written.
         searches: searches of D texts, for each number of messages.
         own_message: the message of each text, int64[D]. It identifies the user.
+        prompts: the prompt of each text, [D].
         false_positive_rates: rates at which users are named, over all messages together.
     """
     independent = setting.format is not None and not setting.format.can_be_framed()
@@ -405,22 +407,23 @@ def identification_figures(
     for least, limit in SCORED_CLASSES:
         first = next(iter(searches.values()))
         chosen = (first.scored >= (least or 0)) & (first.scored <= (np.inf if limit is None else limit))
-        users = own_message[chosen]
+        clusters = own_message[chosen], prompts[chosen]
+        users, asked = (len(np.unique(labels)) for labels in clusters)
         make = functools.partial(
             figure,
             "identification",
             setting,
-            clusters=f"{len(np.unique(users))} users",
+            clusters=f"{users} users, {asked} prompts",
             least_scored=least,
             most_scored=limit,
         )
-        flagged = share(first.own_p[chosen] <= np.log10(FLAG_RATE), users)
+        flagged = share(first.own_p[chosen] <= np.log10(FLAG_RATE), *clusters)
         rows.append(make("flagged", flagged, false_positive_rate=FLAG_RATE, messages=1))
         for count, searched in searches.items():
             for rate in false_positive_rates:
                 named = name(searched, count, rate, independent=independent)
                 rows += [
-                    make(measure, share(hits[chosen], users), false_positive_rate=rate, messages=count)
+                    make(measure, share(hits[chosen], *clusters), false_positive_rate=rate, messages=count)
                     for measure, hits in named._asdict().items()
                 ]
     return rows

@@ -246,6 +246,18 @@ def test_a_text_marked_for_nobody_there_is_seldom_named():
         assert sum(int(hits.sum()) for hits in named) <= 39
 
 
+def test_limits_count_prompts_too():
+    """Texts of 40 users whose prompts decide which are found are worth little more than their four prompts."""
+    p = np.repeat([-12.0, 0.0], 20)
+    said, own = Search(p, np.zeros(40), np.zeros(40), np.full(40, 200)), np.arange(40)
+    few, many = (
+        next(row for row in identification_figures(SETTINGS["gumbel"], {50: said}, own, prompts, [1e-6]))
+        for prompts in (np.repeat([*"abcd"], 10), np.arange(40).astype(str))
+    )
+    assert few["value"] == many["value"] == 0.5
+    assert many["high"] - many["low"] < 0.4 < 0.8 < few["high"] - few["low"]
+
+
 def test_figures_count_users_and_lengths():
     own = np.array([4, 4, 9, 9, 9])
     said = Search(
@@ -254,15 +266,15 @@ def test_figures_count_users_and_lengths():
         second=np.zeros(5),
         scored=np.array([160, 60, 170, 5, 149]),
     )
-    rows = identification_figures(SETTINGS["gumbel"], {10: said}, own, [1e-6])
+    rows = identification_figures(SETTINGS["gumbel"], {10: said}, own, np.array([*"abcda"]), [1e-6])
     told = {(r["measure"], r["least_scored"]): (r["hits"], r["n"], r["clusters"]) for r in rows}
-    assert told["found", None] == (2, 5, "2 users")
-    assert told["wrong", None] == (1, 5, "2 users")
-    assert told["ambiguous", None] == (1, 5, "2 users")
-    assert told["flagged", None] == (3, 5, "2 users")
-    assert told["found", 150] == (1, 2, "2 users")
-    assert told["wrong", 50] == (1, 1, "1 users")
-    assert told["found", 100] == (1, 1, "1 users")
-    assert told["found", 0] == (0, 1, "1 users")
+    assert told["found", None] == (2, 5, "2 users, 4 prompts")
+    assert told["wrong", None] == (1, 5, "2 users, 4 prompts")
+    assert told["ambiguous", None] == (1, 5, "2 users, 4 prompts")
+    assert told["flagged", None] == (3, 5, "2 users, 4 prompts")
+    assert told["found", 150] == (1, 2, "2 users, 2 prompts")
+    assert told["wrong", 50] == (1, 1, "1 users, 1 prompts")
+    assert told["found", 100] == (1, 1, "1 users, 1 prompts")
+    assert told["found", 0] == (0, 1, "1 users, 1 prompts")
     both = together([said, said])
     assert both.scored.tolist() == [*said.scored, *said.scored]
