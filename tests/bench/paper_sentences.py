@@ -100,7 +100,7 @@ def _of_false_positives(kept: Row) -> Iterator[Sentence]:
     once = [row for row in kept["rows"] if (row["test"], row["dedup"]) == ("exact", "ngram")]
     for words, some in (
         ("With exact tests and repeats scored once, rates are as stated (windows of 1 and more)", lambda w: w > 0),
-        ("For a window of 0 they are still slightly too high", lambda w: w == 0),
+        ("For a window of 0, exact tests with repeats scored once still flag slightly too many", lambda w: w == 0),
     ):
         telling = [row for row in once if some(row["window"]) and tells(row)]
         apart = [row for row in telling if not limits(row)[0] <= row["expected"] <= limits(row)[1]]
@@ -121,7 +121,7 @@ def _of_repeats(kept: Row) -> Iterator[Sentence]:
     gained, lost = kept["gained"], kept["lost"]
     p = stats.binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
     yield Sentence(
-        "so it finds more",
+        "Leaving out repeated windows with their token finds more texts",
         f"of {kept['prompts']} prompts, more texts are found of {gained} and fewer of {lost} (sign test: p = {p:.2g})",
         OPEN if p > 0.05 else SHOWN if gained > lost else REFUTED,
     )
@@ -196,7 +196,7 @@ def _of_scores(kept: Row) -> Iterator[Sentence]:
     for words, first, second in (
         ("Neyman and Pearson's score, with the prompt, has lower p-values than the original",
          ("clean", by_ratio), ("clean", original)),
-        ("an attack raises them to those of the original score, or above",
+        ("An attack raises Neyman and Pearson's p-values to those of the original score, or above",
          ("30 % replaced", original), ("30 % replaced", by_ratio)),
         ("The score Σ ln r does not match the original", ("clean", original), ("clean", "ln r -")),
     ):  # fmt: skip
