@@ -209,6 +209,7 @@ class HeldLease:
         self._folder, self._kind = Path(folder) / LEASES_FOLDER, kind
         self._follow: weakref.WeakMethod[Callable[[], Mapping[str, int]]] | None = None
         self._begin()
+        self._ready_in = self._pid
 
     def _begin(self) -> None:
         self._name, self._pid = f"{self._kind}-{socket.gethostname()}-{secrets.token_hex(6)}", os.getpid()
@@ -273,15 +274,31 @@ class HeldLease:
             Refused: as for the class, in a forked process.
             ScanFailed: it does not hold. A claim may have shown seeds that this process counts as secret.
         """
-        if os.getpid() != self._pid:
+        if os.getpid() != self._ready_in:
+            self._take_over()
+        self._refuse_if_over()
+
+    def _take_over(self) -> None:
+        """Take a lease for a forked process and read new events. Other threads of the process wait. Raises as `check`.
+
+        If the events cannot be read, the lease is given back. Otherwise the next check would find a lease that holds,
+        and the process would use the events that its parent had read.
+        """
+        with _TAKING_OVER:
+            if os.getpid() == self._ready_in:
+                return
             read_anew = None if self._follow is None else self._follow()
             if read_anew is None:
                 raise ScanFailed(
                     "the key was opened in another process, and this process cannot renew that lease: open the key here"
                 )
             self._begin()
-            self.read(read_anew())
-        self._refuse_if_over()
+            try:
+                self.read(read_anew())
+            except BaseException:
+                self.end()
+                raise
+            self._ready_in = self._pid
 
     def confirm(self) -> None:
         """Raise as `check` does, and also if the lease's file is gone. Processes that take a lease for over delete it.
@@ -352,6 +369,18 @@ class HeldLease:
         _checked_time(self._path)
         self._valid_until, self._expires = begun + LEASE.total_seconds(), expires
 
+
+_TAKING_OVER = threading.Lock()
+"""Held by the thread of a forked process that takes a lease for it."""
+
+
+def _release_after_fork() -> None:
+    # the parent's may be held by a thread that the forked process does not have
+    global _TAKING_OVER
+    _TAKING_OVER = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_release_after_fork)
 
 _CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Clock of `_seconds`. macOS has only the second one, which there continues while the machine sleeps."""

@@ -293,6 +293,81 @@ def test_a_process_that_was_forked_takes_a_lease_of_its_own(tmp_path, held):
     assert [*leases_then.values()] == [{"k1": 3}]
 
 
+def _check_three_times(lease, reader, folder, found):
+    said = []
+    for fails in (True, True, False):
+        reader.fails = fails
+        try:
+            lease.check()
+            said.append(reader.in_force)
+        except Refused:
+            said.append([one.events for one in readers_before(folder, "k1", 9)])
+    found.put(said)
+
+
+def _check_in_two_threads(lease, reader, folder, found):
+    said = []
+
+    def check_now():
+        lease.check()
+        said.append(reader.in_force)
+
+    first, second = (threading.Thread(target=check_now, daemon=True) for _ in range(2))
+    first.start()
+    assert reader.begun.wait(30)
+    second.start()
+    second.join(0.5)  # it waits for the first one
+    reader.goes_on.set()
+    for thread in (first, second):
+        thread.join(30)
+    found.put([*said, [one.events for one in readers_before(folder, "k1", 9)]])
+
+
+class SlowReader(Reader):
+    """A reader whose events are read in two steps, or not at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails, self.in_force = False, 0
+        self.begun, self.goes_on = threading.Event(), threading.Event()
+
+    def read_anew(self):
+        self.begun.set()
+        assert self.goes_on.wait(30)
+        if self.fails:
+            raise Refused("shown/k1.jsonl: cannot be read (Too many open files)")
+        self.in_force = self.number
+        return super().read_anew()
+
+
+@pytest.mark.parametrize(
+    ("in_child", "says"),
+    [
+        (_check_three_times, [[{"k1": 0}], [{"k1": 0}], 3]),  # a lease that read nothing is given back
+        (_check_in_two_threads, [3, 3, [{"k1": 0}, {"k1": 3}]]),
+    ],
+)
+def test_a_process_that_was_forked_uses_no_events_of_its_parent(tmp_path, held, in_child, says):
+    """They can be hours old, and claims that were handed out since have shown more."""
+    reader = SlowReader()
+    reader.goes_on.set()
+    held.read(reader.read_anew())
+    held.follow(reader.read_anew)
+    reader.number = 3
+    reader.begun.clear()
+    if in_child is _check_in_two_threads:
+        reader.goes_on.clear()
+    context = multiprocessing.get_context("fork")
+    found = context.Queue()
+    child = context.Process(target=in_child, args=(held, reader, tmp_path, found))
+    child.start()
+    said = found.get(timeout=60)
+    child.join()
+    if in_child is _check_in_two_threads:
+        said[-1].sort(key=lambda events: events["k1"])
+    assert said == says
+
+
 def test_a_folder_in_which_no_scan_began_to_read_is_not_that_of_the_scans(tmp_path):
     """Another reader's may be another: a program that marks on a machine where scans run in a container."""
     began = datetime.now(UTC)
