@@ -422,7 +422,8 @@ def refuse_lost_heads(folder: Path | str, key: MasterKey, lines: Iterable[Publis
     """
     from scanner.registry.shown_seeds import ShownUpTo, shown_since  # late: that file imports this one
 
-    of_key = (line.shown for line in lines if (line.commitment, line.record) == (key.commitment, key.record))
+    # whatever the record, because a key that was made again from its secret has the same seeds
+    of_key = (line.shown for line in lines if line.commitment == key.commitment)
     stated = {shown.partition(":")[::2] for shown in of_key if shown != _NONE}
     last = max((int(number) for number, _ in stated), default=0)
     for number, head in stated:

@@ -6,7 +6,7 @@ from threading import Thread
 
 import pytest
 
-from scanner.registry import keys_file, load_registry, new_key
+from scanner.registry import find_key, keys_file, load_registry, new_key
 from scanner.registry.shown_seeds import append_event, event_head, shown_path
 from tests.support.command_line import call
 
@@ -203,4 +203,22 @@ def test_a_registry_that_lacks_a_published_event_is_refused(listed):
             code, _, err = call("keys", *arguments, "--registry", registry)
             assert (code, "lacks event 2 of key 'summer'" in err) == (2, True), (number, err)
         append_event(registry, "summer", b"a third", "as written", [9], [bytes(31) + b"2"])
+    assert path.read_bytes() == before
+
+
+def test_a_key_that_was_made_again_from_its_secret_is_refused_by_what_the_list_says_of_it(listed):
+    """Its record can be another one, but its seeds are the same, and so are those that claims have shown."""
+    registry, path, again = listed / "registry", listed / "list.txt", listed / "again"
+    append_event(registry, "summer", b"a text", "as written", [7], [bytes(32)])
+    assert call("keys", "publish", path, "--registry", registry)[0] == 0
+    before = path.read_bytes()
+    (again / "secrets").mkdir(parents=True)
+    (again / "secrets" / "june.key").write_bytes((registry / "secrets" / "summer.key").read_bytes())
+    (again / "secrets" / "june.key").chmod(0o600)
+    add(again, "june")
+    (old, new) = (find_key(load_registry(folder), name) for folder, name in ((registry, "summer"), (again, "june")))
+    assert (old.commitment == new.commitment, old.record == new.record) == (True, False)
+    for command in ("verify", "publish"):
+        code, _, err = call("keys", command, path, "--registry", again)
+        assert (code, "lacks event 1 of key 'june'" in err) == (2, True), err
     assert path.read_bytes() == before
