@@ -231,7 +231,10 @@ class Explainer:
             TokenizerError: the tokenizer of the key cannot be used.
         """
         if case.scan is None and self._config is not None and self._config.filter is not None:
-            raise Refused("its scan did not finish, so the n-grams that it left out are not on record; scan again")
+            raise Refused(
+                "its scan did not finish, so the n-grams that it left out are not on record; if it was killed, `touch` "
+                "the file and scan again"
+            )
         opened_key = self._open(self._key(case), case.scan)
         digest = (case.scan or {}).get("filter_sha256")
         if digest not in self._filters:  # each filter is opened once, for all flags of a night

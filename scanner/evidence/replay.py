@@ -131,7 +131,10 @@ def replay(config_file: Path, document: str) -> Replay:
     results = open_results(config, config_file)
     case = find_case(results, config.false_positive_rate, document)
     if case.scan is None:
-        raise Refused(f"{case.where}: its scan did not finish, so there is no record of its tests; scan again")
+        raise Refused(
+            f"{case.where}: its scan did not finish, so there is no record of its tests; if it was killed, `touch` the "
+            "file and scan again, since a further scan leaves out what is done"
+        )
     folder = absolute("registry", config.registry, base)
     registry = load_registry(folder)
     keys = _keys_then(registry, case)
