@@ -406,11 +406,19 @@ def _dealt(folder: Path | str, keys: Iterable[MasterKey], lines: Iterable[Publis
     """
     from scanner.registry.dealt import Dealt, dealt_now  # late: they load libraries of tables, like the ledger
 
-    of_keys = {(key.key_id, key.commitment) for key in keys}
+    key_ids = {key.commitment: key.key_id for key in keys}
     published = defaultdict[str, list[Dealt]](list)
     for line in lines:
-        if line.dealt != _NONE and (line.key_id, line.commitment) in of_keys:
-            published[line.key_id].append(Dealt.of(line.dealt))
+        key_id = key_ids.get(line.commitment)
+        if line.dealt == _NONE or key_id is None:
+            continue
+        if line.key_id != key_id:  # made again from its secret: it can find texts that were marked before
+            raise Refused(
+                f"key {key_id!r}: according to the list, messages of key {key_id!r} were given as those of key "
+                f"{line.key_id!r}, and they would be given a second time, to other users: restore the registry that "
+                f"has key {line.key_id!r}"
+            )
+        published[key_id].append(Dealt.of(line.dealt))
     return {key_id: str(dealt) for key_id, dealt in dealt_now(folder, published).items()}
 
 

@@ -6,7 +6,7 @@ from threading import Thread
 
 import pytest
 
-from scanner.registry import find_key, keys_file, load_registry, new_key
+from scanner.registry import add_users, find_key, keys_file, load_registry, new_key
 from scanner.registry.shown_seeds import append_event, event_head, shown_path
 from tests.support.command_line import call
 
@@ -221,4 +221,22 @@ def test_a_key_that_was_made_again_from_its_secret_is_refused_by_what_the_list_s
     for command in ("verify", "publish"):
         code, _, err = call("keys", command, path, "--registry", again)
         assert (code, "lacks event 1 of key 'june'" in err) == (2, True), err
+    assert path.read_bytes() == before
+
+
+def test_a_key_that_was_made_again_under_another_id_gives_no_message_a_second_time(listed):
+    """Else a text that was marked for the first user would be found, and name the second."""
+    registry, path, again = listed / "registry", listed / "list.txt", listed / "again"
+    add_users(registry, ["spring"], ["alice"])
+    assert call("keys", "publish", path, "--registry", registry)[0] == 0
+    before = path.read_bytes()
+    (again / "secrets").mkdir(parents=True)
+    (again / "secrets" / "june.key").write_bytes((registry / "secrets" / "spring.key").read_bytes())
+    (again / "secrets" / "june.key").chmod(0o600)
+    add(again, "june")
+    (old, new) = (find_key(load_registry(folder), name) for folder, name in ((registry, "spring"), (again, "june")))
+    assert (old.commitment, old.record) == (new.commitment, new.record)
+    for command in ("verify", "publish"):
+        code, _, err = call("keys", command, path, "--registry", again)
+        assert (code, "messages of key 'june' were given as those of key 'spring'" in err) == (2, True), err
     assert path.read_bytes() == before
