@@ -1259,6 +1259,15 @@ def read_list(paths: "list[str]") -> "tuple[list[list[str]], int | None]":
     return lines, at
 
 
+def is_list(path: str) -> bool:
+    """Return whether a file can be read, and all its lines have the form of those of a list."""
+    try:
+        lines = Path(path).read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return False
+    return bool(lines) and all(map(LINE.fullmatch, lines))
+
+
 def check_list(
     paths: "list[str]",
     published: "tuple[list[list[str]], int | None]",
@@ -1695,6 +1704,9 @@ def read_arguments(words: "list[str]") -> "tuple[Path, bytes | None, list[str]]"
         raise ValueError("the claim shows no seeds: name SECRET_FILE too, which the escrow agent of the key has")
     if paths and not Path(paths[0]).is_file():
         raise ValueError(f"LIST: {paths[0]!a} is not a file")
+    if paths and not is_list(paths[0]):  # such as a page, a copy that an editor saved in UTF-16, or half a download
+        what = "is not a list of commitments in plain ASCII text; download it again, and do not change it"
+        raise ValueError(f"LIST: {paths[0]!a} {what}")
     if paths and not is_digest(paths[1]):
         raise ValueError(f"HEAD: {paths[1]!a} is not a head; a head has 64 digits 0 to 9 and a to f")
     return folder, secret, paths

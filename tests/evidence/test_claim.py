@@ -605,11 +605,11 @@ def test_a_tokenizer_that_was_made_and_announced_to_mark_every_text_is_told(forg
     assert (code, "NOT CHECKED that the tokenizer adds no marked words to a text" in said) == (3, True)
 
 
-@pytest.mark.parametrize("date", ["2026-13-01", "2026-02-30", "----------", "1234567890"])
-def test_a_list_with_dates_that_are_none_is_refused(forger, date):
+@pytest.mark.parametrize(("date", "code"), [("2026-13-01", 1), ("2026-02-30", 1), ("----------", 2), ("1234567890", 2)])
+def test_a_list_with_dates_that_are_none_is_refused(forger, date, code):
     forger.claim()
     forger.publish(date, "green", forger.key.commitment, 2000, forger.key.tokenizer.sha256, "-")
-    assert forger.checked()[0] == 1
+    assert forger.checked()[0] == code
 
 
 def test_a_list_of_the_form_before_records_is_refused(forger):
@@ -618,7 +618,34 @@ def test_a_list_of_the_form_before_records_is_refused(forger):
     head = hashlib.sha256(f"brickscan commitments 2\n{'0' * 64}\n{body}".encode()).hexdigest()
     forger.listed.write_text(f"{body} {head}\n")
     code, said = forger.checked()
-    assert (code, "line 1: does not follow from the line before" in said) == (1, True)
+    assert (code, "is not a list of commitments" in said) == (2, True), said
+
+
+@pytest.mark.parametrize("saved", ["utf-16", "utf-8-sig", "as a page", "empty", "in part", "unreadable"])
+def test_a_list_that_was_saved_in_another_form_makes_no_claim_void(forger, saved, monkeypatch):
+    """As by `curl … > commitments.txt` in PowerShell: the copy is at fault, not the claim."""
+    assert forger.claim()[0] != 1
+    held, read = forger.listed.read_text(), Path.read_text
+    head = held.split()[-1]
+
+    def refuse(path: Path, **options: str) -> str:
+        if path == forger.listed:
+            raise PermissionError
+        return read(path, **options)
+
+    if saved.startswith("utf"):
+        forger.listed.write_text(held, encoding=saved)
+    elif saved == "unreadable":
+        monkeypatch.setattr(Path, "read_text", refuse)
+    else:
+        parts = {
+            "empty": "",
+            "in part": held + held[: len(held) // 2],
+            "as a page": f"<html><pre>{held}</pre></html>\n",
+        }
+        forger.listed.write_text(parts[saved])
+    code, said = forger.checked(published=(forger.listed, head))
+    assert (code, "is not a list of commitments in plain ASCII text" in said) == (2, True), said
 
 
 @pytest.mark.costly
