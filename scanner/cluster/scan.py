@@ -347,8 +347,9 @@ class _Scan:
             self._looks = {name: each for name, each in follow_ups.items() if each is not None}
             can_be_shown = any(key.record is not None for key in plan.keys)
             self._lease = self._reading.enter_context(leased(plan.registry, SCAN, needed=can_be_shown))
-            refuse_lost_events(plan.results, plan.registry, plan.keys)
-            self._plan = plan = replace(fix_filter(plan, self._scan_id), shown=shown_now(plan.registry, plan.keys))
+            plan = replace(plan, shown=shown_now(plan.registry, plan.keys))
+            refuse_lost_events(plan.results, plan.registry, plan.keys)  # after, in case an older registry came between
+            self._plan = plan = fix_filter(plan, self._scan_id)
             self._lease.read({key_id: event.number for key_id, event in plan.shown})
             self._committer = Committer(plan, self._scan_id)
 

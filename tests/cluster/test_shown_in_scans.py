@@ -15,7 +15,7 @@ from scanner.evidence.replay import replay
 from scanner.looks.accounts.follow_up import AccountWorker
 from scanner.registry import load_registry, new_key
 from scanner.registry.leases import HeldLease, readers_before
-from scanner.registry.shown_seeds import read_shown, shown_path
+from scanner.registry.shown_seeds import read_shown, shown_now, shown_path
 from scanner.results.current_rows import ranges_ever
 from scanner.results.queries import accounts
 from scanner.results.registry_record import refuse_lost_events
@@ -128,6 +128,21 @@ def test_a_registry_that_lacks_what_a_scan_read_is_refused(night, marked, plain)
             Scorer(ServedScan.of(DetectorConfig(version=2), night.folder), b"1" * 32)
     path.write_bytes(kept)
     assert night.scan().exit_code == 0
+
+
+def test_an_older_registry_that_is_put_back_while_a_scan_reads_it_is_refused(night, marked, plain, monkeypatch):
+    show_text(night.registry, marked(3, 60, 1))
+    night.write("a", [plain(60, 3)])
+    night.scan()
+
+    def put_back(*arguments: object) -> object:
+        Path(shown_path(night.registry, "seeded")).unlink()
+        return shown_now(*arguments)
+
+    night.write("b", [plain(60, 4)])
+    monkeypatch.setattr("scanner.cluster.scan.shown_now", put_back)
+    with pytest.raises(Refused, match="lacks event 1 of key 'seeded'"):
+        night.scan()
 
 
 def test_a_key_that_was_made_again_under_another_id_lacks_what_scans_read_of_it(night, marked, plain):
