@@ -360,13 +360,12 @@ class HeldLease:
                 return  # try again in a minute, as long as the lease holds
 
     def _write(self, begun: float) -> None:
-        """Write the file. begun: `_seconds()` before the check that the lease holds."""
+        """Write the file, unless the clock is wrong. begun: `_seconds()` before the check that the lease holds."""
         # the lease counts from that moment, because the machine can sleep between any two lines
-        expires = datetime.now(UTC) + LEASE
+        expires = _now_beside(self._folder) + LEASE
         fields: dict[str, Any] = {"events": self._events, "expires": expires.isoformat(), "kind": self._kind}
         content = json.dumps(fields | {"name": self._name}).encode()
         write_whole(self._path, lambda file: file.write(content))
-        _checked_time(self._path)
         self._valid_until, self._expires = begun + LEASE.total_seconds(), expires
 
 

@@ -135,6 +135,7 @@ def test_a_clock_that_differs_from_the_files_is_refused(tmp_path, held, monkeypa
         def now(cls, tz=None):
             return datetime.now(tz) + timedelta(minutes=6)
 
+    before = file_of(tmp_path).read_bytes()
     monkeypatch.setattr(leases, "datetime", Late)
     with pytest.raises(Refused, match="this machine's clock"):
         HeldLease(tmp_path, "scan")
@@ -144,6 +145,8 @@ def test_a_clock_that_differs_from_the_files_is_refused(tmp_path, held, monkeypa
     monkeypatch.undo()
     with pytest.raises(ScanFailed, match="this machine's clock"):
         held.check()
+    # nobody would end the lease of the one that did not begin, and claims would refuse a time so far ahead
+    assert file_of(tmp_path).read_bytes() == before
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
