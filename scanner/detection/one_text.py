@@ -180,11 +180,11 @@ class OpenedCheck:
         self._lease = take_lease(check.registry, reader or "", needed=reader is not None and can_be_shown)
         weakref.finalize(self, self._lease.end)
         self._shown = shown_now(check.registry, check.keys)
+        self._lease.read(_numbers(self._shown))  # claims wait for a lease without it, and opening keys takes long
         self._check, self.opened_keys = check, open_keys(check.registry, check.keys, fast=fast, shown=self._shown)
         key_ids = [key.key_id for key in check.keys]
         self._holders = holders or VerifiedHolders(check.registry, key_ids, check.record)
         self._together = self._detector(self.opened_keys)
-        self._lease.read(_numbers(self._shown))
         self._lease.follow(self.read_anew)
 
     def read_anew(self) -> dict[str, int]:

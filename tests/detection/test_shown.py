@@ -169,3 +169,18 @@ def test_who_looks_at_texts_for_long_refuses_an_older_registry(folder, marked, b
     opened._lease.renew()
     with pytest.raises(ScanFailed, match=r"lacks event 2 of key 'seeded'.*older registry"):
         opened.score_batch([text.encode()])
+
+
+def test_who_opens_keys_says_first_what_it_has_read(folder, monkeypatch):
+    """Else a detector that is killed again and again while it opens keys, which takes long, makes claims wait."""
+    show_text(folder, "a few words of a text")
+    said = []
+
+    def killed(*_: object, **__: object) -> None:
+        said.extend(lease.events for lease in readers_before(folder, "seeded", 9))
+        raise MemoryError
+
+    monkeypatch.setattr("scanner.detection.one_text.open_keys", killed)
+    with pytest.raises(MemoryError):
+        OpenedCheck(TextCheck.of_registry(folder, ("seeded",), 1e-6), fast=False, reader="detector")
+    assert said == [{"seeded": 1}]
