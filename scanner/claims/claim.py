@@ -53,6 +53,7 @@ from scanner.registry.shown_seeds import (
     ShownUpTo,
     append_event,
     event_bytes,
+    event_head,
     find_event,
     read_shown,
     refuse_above_cap,
@@ -278,8 +279,8 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
     failing = check_claim.failing(whole, None, paths)
     if failing:
         raise Refused(
-            f"{case.where}: the script that checks a claim would reject it ({failing[0]}), so no seeds are shown; "
-            f"{OTHER_WAY}"
+            f"{case.where}: the script that checks a claim would reject it (this fails: {failing[0]}), so no seeds are "
+            f"shown; {OTHER_WAY}"
         )
     scores = json.loads(whole["claim.json"])
     return claim._replace(log10_p=max(scores["log10_p_global"], scores["log10_p_user_global"]))
@@ -461,7 +462,6 @@ def show(claim: PreparedClaim) -> dict[str, bytes]:
     """
     refuse_unread(claim.folder, claim.last_read)  # check all again: a person was asked in between, which takes time
     refuse_lost_reads(claim.folder, claim.key)
-    shown_since(claim.folder, claim.key, claim.known)
     buckets, leaves = [one.bucket for one in claim.seeds], [leaf_of(one.seed) for one in claim.seeds]
     text = claim.files["text.txt"]
     event, salt = append_event(
@@ -471,14 +471,16 @@ def show(claim: PreparedClaim) -> dict[str, bytes]:
         claim.unit.words,
         buckets,
         leaves,
+        known=claim.known,
         most_a_month=claim.settings.most_a_month,
     )
-    files = _all_files(claim, read_shown(claim.folder, claim.key), event, salt)
+    shown = shown_since(claim.folder, claim.key, ShownUpTo(event.number, event_head(event)))
+    files = _all_files(claim, shown, event, salt)
     failing = check_claim.failing(files, None, claim.list_paths)
     if failing:
         raise Refused(
             f"{claim.where}: other claims about the same words were made in the meantime, and this one now fails "
-            f"({failing[0]}); its seeds count as shown (event {event.number}); {OTHER_WAY}"
+            f"(this fails: {failing[0]}); its seeds count as shown (event {event.number}); {OTHER_WAY}"
         )
     return files
 

@@ -418,7 +418,8 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
     if failing:
         shutil.rmtree(out)
         raise Refused(
-            f"--proof: {case.where}: check_claim.py would reject this claim ({failing[0]}), so it is not written"
+            f"--proof: {case.where}: check_claim.py would reject this claim (this fails: {failing[0]}), so it is not "
+            "written"
         )
 
 

@@ -282,6 +282,7 @@ def append_event(
     buckets: Sequence[int],
     leaves: Sequence[bytes],
     *,
+    known: ShownUpTo | None = None,
     most_a_month: int | None = None,
     at: datetime | None = None,
 ) -> tuple[ShownEvent, bytes]:
@@ -296,6 +297,7 @@ def append_event(
         unit: words that tell the claim's unit from other units of the text. They are not published.
         buckets: all buckets that positions of the unit use, also those that were shown before.
         leaves: the leaves of the buckets, in the same order, 32 bytes each.
+        known: an event that must be on record. None: no event is known.
         most_a_month: most events in a calendar month (UTC) that show something of the key. None: no limit.
         at: a time with a zone, now by default. If the last event is later, its time is used.
 
@@ -304,7 +306,7 @@ def append_event(
         Its salt of 16 bytes.
 
     Raises:
-        Refused: as `read_shown`, or the key has no public record, the month is full or the file cannot be written.
+        Refused: as `shown_since`, or the key has no public record, the month is full or the file cannot be written.
         ValueError: buckets and leaves do not belong together, or are out of range.
     """
     # imported late, because servers that mark only read, and do not ship these modules
@@ -314,6 +316,7 @@ def append_event(
     load_registry(folder)  # refuse before a lock file is made in a folder that is no registry
     with locked(folder):
         key = find_key(load_registry(folder), key_id)
+        shown_since(folder, key, known)
         raw, lines = _read_lines(folder, key)
         for line in lines:
             if line.is_about(text, unit):
