@@ -95,7 +95,7 @@ def test_a_mistake_of_whoever_checks_is_no_fault_of_the_claim(forger, tmp_path):
     for none in ("1234", head[:-1], head.replace("0", "G")):
         assert check(here, published, none)[0] == 2
     assert check(here, published, head)[0] == 2  # no line is in it
-    listed, _ = forger.publish((forger.record_sha256(),))
+    listed, _ = forger.publish((forger.record_sha256(), "-"))
     assert check(here, listed, head)[0] == 1
 
 
