@@ -580,7 +580,7 @@ def check_posted(text: str, posted: str, log10_p: float, findings: Findings) -> 
     at = same_run(posted, 0, text, 0)
     number = f"more than {characters(MOST_CHANGES)}" if changes > MOST_CHANGES else characters(changes)
     what = f"{number} by which text.txt differs from the posted copy, first at character {at + 1},"
-    advice = f"it has {text[at : at + 20]!a} in place of {posted[at : at + 20]!a}"
+    advice = f"there it has {text[at : at + 20]!a}"  # never the copy's: it can be another file, such as a secret
     check_changes(what, advice, len(text), changes, log10_p, findings)
 
 
@@ -588,6 +588,7 @@ def check_unseen(text: str, variant: "str | None", log10_p: float, findings: Fin
     """Check that a text is not marked by characters that its readers do not see.
 
     text: the part of the claim's text that is scored.
+    variant: the form in which it was tested. None: as written.
     log10_p: the larger one of both rules, corrected.
     """
     changes = characters_unseen(text)

@@ -15,6 +15,7 @@ from scanner.research.scores import Figure, OneMessage, figure, mean, score_each
 from scanner.research.units import Setting, WritingUnit
 from scanner.storage.locations import read_named
 from scanner.text import Tokenizer
+from scanner.watermark import Watermark
 
 NOT_MARKED = "not marked"
 """Name in the place of an attack for unmarked text of the same prompt, tested under the same key."""
@@ -45,6 +46,10 @@ class CellTexts:
             lengths=tuple(chain.from_iterable(lengths)),
         )
 
+    def watermarks(self, seed: str) -> list[Watermark]:
+        """Return the mark of each row, whose key is drawn from the seed."""
+        return WritingUnit(self.setting, 0, self.prompts, seed, self.keys, self.messages).watermarks()
+
     @property
     def clusters(self) -> tuple[NDArray[np.str_], ...]:
         """Return the labels of each row: its prompt and, if it is marked, its key."""
@@ -73,8 +78,7 @@ def detect(
         tokenizer: tokenizer of the mark.
         min_scored: number of scored tokens below which a text is too short to be flagged.
     """
-    unit = WritingUnit(cell.setting, 0, cell.prompts, seed, cell.keys, cell.messages)
-    marks = unit.watermarks()
+    marks = cell.watermarks(seed)
     texts: dict[str | None, Sequence[str]] = {None: cell.texts}
     texts |= {name: attack_texts(name, cell.texts, seed, tools) for name in attacks}
     if unmarked:

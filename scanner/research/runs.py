@@ -171,8 +171,8 @@ def measure(plan: EvaluationPlan, texts: WrittenTexts, workers: int, watch: Watc
     Raises:
         BrickscanError: see scanner.errors.
     """
-    cells = [_read(cell, texts) for cell in plan.robustness]
-    pairs = [(_read(first, texts), _read(second, texts)) for first, second in plan.unmarked]
+    cells = [read_cell(cell, texts) for cell in plan.robustness]
+    pairs = [(read_cell(first, texts), read_cell(second, texts)) for first, second in plan.unmarked]
     figures = _detected(plan, cells, {cell.setting.temperature: cell for cell, _ in pairs}, workers, watch)
     if plan.sentence_model is not None:
         figures += _similarities(plan.sentence_model, cells, pairs, workers, watch)
@@ -180,11 +180,12 @@ def measure(plan: EvaluationPlan, texts: WrittenTexts, workers: int, watch: Watc
         for cell in plan.identification:
             settings = DetectionSettings.of(plan, cell.searched)
             rates = plan.config.identification.false_positive_rates
-            figures += _identified(settings, rates, _read(cell, texts), workers, watch)
+            figures += _identified(settings, rates, read_cell(cell, texts), workers, watch)
     return figures
 
 
-def _read(cell: Cell, texts: WrittenTexts) -> CellTexts:
+def read_cell(cell: Cell, texts: WrittenTexts) -> CellTexts:
+    """Read the texts of a cell. Raises as `WrittenTexts.read`."""
     return CellTexts.of(
         cell.units, [texts.read(unit) for unit in cell.units], [texts.lengths(unit) for unit in cell.units]
     )

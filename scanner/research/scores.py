@@ -214,19 +214,23 @@ class NamedShares(NamedTuple):
     ambiguous: NDArray[np.bool_]
 
 
-def score_one(mark: Watermark, tokens: Tokens, message: NDArray[np.int64] | int, min_scored: int) -> OneMessage:
+def score_one(
+    mark: Watermark, tokens: Tokens, message: NDArray[np.int64] | int, min_scored: int, dedup: Dedup = DEDUP
+) -> OneMessage:
     """Test each text for one message, or for its own, int64[D], as a scan with a key of one message does."""
-    positions = mark.rule.positions(tokens, DEDUP)
+    positions = mark.rule.positions(tokens, dedup)
     log10_p = log10_p_of(mark.law, mark.score(tokens, positions, message), positions.scored)
     return OneMessage(np.where(positions.scored >= min_scored, log10_p, 0.0), positions.scored)
 
 
-def score_each(marks: Sequence[Watermark], tokens: Tokens, message: int, min_scored: int) -> OneMessage:
+def score_each(
+    marks: Sequence[Watermark], tokens: Tokens, message: int, min_scored: int, dedup: Dedup = DEDUP
+) -> OneMessage:
     """Score texts as `score_one` does, but each with a key of its own."""
     log10_p, scored = np.zeros(len(marks)), np.zeros(len(marks), np.int64)
     for mark in {id(mark): mark for mark in marks}.values():
         rows = np.flatnonzero([other is mark for other in marks])
-        log10_p[rows], scored[rows] = score_one(mark, select_documents(tokens, rows), message, min_scored)
+        log10_p[rows], scored[rows] = score_one(mark, select_documents(tokens, rows), message, min_scored, dedup)
     return OneMessage(log10_p, scored)
 
 

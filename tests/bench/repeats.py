@@ -5,19 +5,16 @@ Its Figure 3 is an unmarked text whose repeats, each counted, give a p of 1e-21.
 """
 
 import collections
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from scanner.research.plan import Cell, EvaluationPlan
-from scanner.research.robustness import CellTexts
-from scanner.research.scores import mean, share
-from scanner.research.units import WritingUnit, WrittenTexts
+from scanner.research.plan import EvaluationPlan
+from scanner.research.runs import read_cell
+from scanner.research.scores import mean, score_each, score_one, share
+from scanner.research.units import WrittenTexts
 from scanner.text import load_tokenizer
-from scanner.watermark import Dedup, Tokens, Watermark, select_documents
-from scanner.watermark.rule import log10_p_of
+from scanner.watermark import Dedup, select_documents
 
 RATE = 1e-6
 
@@ -37,10 +34,10 @@ def measure_repeats(plan: EvaluationPlan, texts: WrittenTexts) -> dict[str, Any]
     rows: list[dict[str, Any]] = []
     more = collections.Counter[str]()  # texts of a prompt that the second way flags and the first does not
     for cell in plan.robustness:
-        read = _read(cell, texts)
-        marks, tokens = _marks(plan, read), tokenizer.encode(read.texts)
+        read = read_cell(cell, texts)
+        marks, tokens = read.watermarks(plan.config.seed), tokenizer.encode(read.texts)
         for sign, way in zip((-1, 1), WAYS, strict=True):
-            log10_p, scored = _score(marks, tokens, way)
+            log10_p, scored = score_each(marks, tokens, 0, 0, way)
             counted = mean(scored.astype(np.float64), *read.clusters)
             is_flagged = log10_p <= np.log10(RATE)
             flagged = share(is_flagged, *read.clusters)
@@ -57,46 +54,28 @@ def measure_repeats(plan: EvaluationPlan, texts: WrittenTexts) -> dict[str, Any]
     return {"rows": rows, "example": _example(plan, texts)} | counts
 
 
-def _read(cell: Cell, texts: WrittenTexts) -> CellTexts:
-    return CellTexts.of(
-        cell.units, [texts.read(unit) for unit in cell.units], [texts.lengths(unit) for unit in cell.units]
-    )
-
-
-def _score(marks: Sequence[Watermark], tokens: Tokens, way: Dedup) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return log10 p and the number of scored tokens of each text under its own key."""
-    log10_p, scored = np.zeros(len(marks)), np.zeros(len(marks), np.int64)
-    for mark in {id(mark): mark for mark in marks}.values():
-        rows = np.flatnonzero([other is mark for other in marks])
-        mine = select_documents(tokens, rows)
-        positions = mark.rule.positions(mine, way)
-        scored[rows] = positions.scored
-        log10_p[rows] = log10_p_of(mark.law, mark.score(mine, positions, 0), positions.scored)
-    return log10_p, scored
-
-
 def _example(plan: EvaluationPlan, texts: WrittenTexts) -> dict[str, Any]:
     """Return the unmarked text of smallest p, all repeats counted, under any key of a cell of green lists."""
     tokenizer = load_tokenizer(plan.tokenizer, plan.tokenizer_sha256)
-    unmarked = [text for first, _ in plan.unmarked for text in _read(first, texts).texts]
+    unmarked = [text for first, _ in plan.unmarked for text in read_cell(first, texts).texts]
     tokens, tests, least = tokenizer.encode(unmarked), 0, dict[str, Any]()
     window, cell = min(
         ((cell.setting.columns()["window"], cell) for cell in plan.robustness if cell.setting.delta is not None),
         key=lambda both: abs(both[0] - 2),  # type: ignore[operator]  # the paper's has a window of 2
     )
-    read = _read(cell, texts)
-    keys = dict(zip(read.keys, _marks(plan, read), strict=True))
+    read = read_cell(cell, texts)
+    keys = dict(zip(read.keys, read.watermarks(plan.config.seed), strict=True))
     for key, mark in sorted(keys.items()):
-        log10_p, _ = _score([mark] * len(unmarked), tokens, "none")
+        log10_p, repeated = score_one(mark, tokens, 0, 0, "none")
         tests += len(unmarked)
         at = int(log10_p.argmin())
         if not least or log10_p[at] < least["log10_p"]:
-            once, scored = _score([mark], select_documents(tokens, np.array([at])), "ngram")
+            once, scored = score_one(mark, select_documents(tokens, np.array([at])), 0, 0)
             least = {"text": unmarked[at], "key": key, "log10_p": float(log10_p[at])}
-            least |= {"log10_p_once": float(once[0]), "once": int(scored[0]), "window": window}
-            least["scored"] = int(mark.rule.positions(select_documents(tokens, np.array([at])), "none").scored[0])
+            least |= {
+                "log10_p_once": float(once[0]),
+                "once": int(scored[0]),
+                "window": window,
+                "scored": int(repeated[at]),
+            }
     return least | {"tests": tests}
-
-
-def _marks(plan: EvaluationPlan, read: CellTexts) -> list[Watermark]:
-    return WritingUnit(read.setting, 0, read.prompts, plan.config.seed, read.keys, read.messages).watermarks()

@@ -411,6 +411,7 @@ def test_a_copy_of_the_post(tmp_path, words):
     for copy, number in ((forger.text.replace(" ", "  ", 30), "30"), ("Other words. " * 60, "more than 200")):
         said = checked_with_copy(forger, copy.encode())[1]
         assert f"NOT CHECKED that {number} characters by which text.txt differs from the posted copy" in said, said
+    assert "5ec4e7" not in checked_with_copy(forger, b"5ec4e7" * 9)[1]  # a secret that was named by mistake
     answers = [checked_with_copy(forger, b"\xff")]
     loop = tmp_path / "loop"
     loop.symlink_to(loop)

@@ -206,17 +206,23 @@ def test_a_registry_that_lacks_a_published_event_is_refused(listed):
     assert path.read_bytes() == before
 
 
+def make_again(registry, key_id, again):
+    """Make a key of another registry from the secret of this one's; return both keys."""
+    (again / "secrets").mkdir(parents=True)
+    secret = again / "secrets" / "june.key"
+    secret.write_bytes((registry / "secrets" / f"{key_id}.key").read_bytes())
+    secret.chmod(0o600)
+    add(again, "june")
+    return find_key(load_registry(registry), key_id), find_key(load_registry(again), "june")
+
+
 def test_a_key_that_was_made_again_from_its_secret_is_refused_by_what_the_list_says_of_it(listed):
     """Its record can be another one, but its seeds are the same, and so are those that claims have shown."""
     registry, path, again = listed / "registry", listed / "list.txt", listed / "again"
     append_event(registry, "summer", b"a text", "as written", [7], [bytes(32)])
     assert call("keys", "publish", path, "--registry", registry)[0] == 0
     before = path.read_bytes()
-    (again / "secrets").mkdir(parents=True)
-    (again / "secrets" / "june.key").write_bytes((registry / "secrets" / "summer.key").read_bytes())
-    (again / "secrets" / "june.key").chmod(0o600)
-    add(again, "june")
-    (old, new) = (find_key(load_registry(folder), name) for folder, name in ((registry, "summer"), (again, "june")))
+    old, new = make_again(registry, "summer", again)
     assert (old.commitment == new.commitment, old.record == new.record) == (True, False)
     for command in ("verify", "publish"):
         code, _, err = call("keys", command, path, "--registry", again)
@@ -230,11 +236,7 @@ def test_a_key_that_was_made_again_under_another_id_gives_no_message_a_second_ti
     add_users(registry, ["spring"], ["alice"])
     assert call("keys", "publish", path, "--registry", registry)[0] == 0
     before = path.read_bytes()
-    (again / "secrets").mkdir(parents=True)
-    (again / "secrets" / "june.key").write_bytes((registry / "secrets" / "spring.key").read_bytes())
-    (again / "secrets" / "june.key").chmod(0o600)
-    add(again, "june")
-    (old, new) = (find_key(load_registry(folder), name) for folder, name in ((registry, "spring"), (again, "june")))
+    old, new = make_again(registry, "spring", again)
     assert (old.commitment, old.record) == (new.commitment, new.record)
     for command in ("verify", "publish"):
         code, _, err = call("keys", command, path, "--registry", again)
