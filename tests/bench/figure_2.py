@@ -44,7 +44,7 @@ def show_figure(kept: Kept, folder: Path, which: str) -> dict[str, Any]:
     left_out = [row for row in rows if (row["test"], row["dedup"]) == PANELS[-1][:2]]
     telling = [row for row in left_out if tells(row)]
     between = [limits(row)[0] <= row["expected"] <= limits(row)[1] for row in telling]
-    counts = {"pieces": kept["pieces"], "tests": rows[0]["tests"], "of_keys": rows[0]["clusters"]}
+    counts = {"pieces": kept["pieces"], "tests": rows[0]["tests"], "clusters": rows[0]["clusters"]}
     counts |= {"between": sum(between), "telling": len(telling), "mute": len(left_out) - len(telling)}
     return counts | {"ratios": ratios, "told": TOLD_APART}
 
@@ -60,15 +60,15 @@ def tells(row: Kept) -> bool:
 
 
 def _ratios(rows: Sequence[Kept], threshold: float) -> str:
-    of = {
+    cells = {
         (row["method"], row["window"], row["test"], row["dedup"]): row
         for row in rows
         if np.isclose(row["threshold"], threshold, rtol=1e-6, atol=0.0)
     }
     lines = [["method", "window", *(words for *_, words in PANELS)]]
     for method, window in dict.fromkeys((row["method"], row["window"]) for row in rows):
-        cells = [_times(of[method, window, test, dedup]) for test, dedup, _ in PANELS]
-        lines.append([FORMATS[method].title, str(window), *cells])
+        times = [_times(cells[method, window, test, dedup]) for test, dedup, _ in PANELS]
+        lines.append([FORMATS[method].title, str(window), *times])
     return table(lines)
 
 
@@ -90,8 +90,8 @@ def draw(rows: Sequence[Mapping[str, Any]], scheme: str) -> str:
     with mpl.rc_context(style | {"svg.hashsalt": "paper", "svg.fonttype": "none", "axes.facecolor": ground}):
         drawing = Drawing(figsize=(11, 3.6 * len(methods)), layout="constrained", facecolor=ground)
         axes = drawing.subplots(len(methods), len(PANELS), squeeze=False, sharex=True, sharey=True)
-        for method, of_method in zip(methods, axes, strict=True):
-            for (test, dedup, words), ax in zip(PANELS, of_method, strict=True):
+        for method, panels in zip(methods, axes, strict=True):
+            for (test, dedup, words), ax in zip(PANELS, panels, strict=True):
                 mine = [row for row in rows if (row["method"], row["test"], row["dedup"]) == (method, test, dedup)]
                 for i, window in enumerate(sorted({row["window"] for row in mine})):
                     line = [row for row in mine if row["window"] == window and row["hits"]]

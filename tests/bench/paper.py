@@ -204,9 +204,9 @@ def choose_strengths(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
     similar = {_strength(row): row["value"] for row in rows if row["measure"] == "similarity"}
     choices = []
     for method in ("gumbel", "greenlist"):
-        of = [strength for strength in flagged if strength[0] == method]
-        telling = [one for one in of if SHARES[0] <= flagged[one] <= SHARES[1]]
-        choices.append(telling or [min(of, key=lambda one: abs(flagged[one] - sum(SHARES) / 2))])
+        strengths = [strength for strength in flagged if strength[0] == method]
+        telling = [one for one in strengths if SHARES[0] <= flagged[one] <= SHARES[1]]
+        choices.append(telling or [min(strengths, key=lambda one: abs(flagged[one] - sum(SHARES) / 2))])
     apart = {
         (theta[1], delta[1]): abs(similar.get(theta, 0.0) - similar.get(delta, 0.0))
         for theta in choices[0]
@@ -241,7 +241,7 @@ MESSAGES_OF = {1: (10, 100, 1000, 10_000, 100_000), 3: (100_000, 1_000_000_000)}
 """Users of Table 3, by version."""
 
 
-def robustness_of(run: PaperRun) -> str:
+def table_2_section(run: PaperRun) -> str:
     """Return the section of Table 2."""
     attacks = [
         "substitute:0.3",
@@ -260,7 +260,7 @@ def robustness_of(run: PaperRun) -> str:
 
 def run_robustness(run: PaperRun) -> dict[str, Any]:
     """Table 2: found before and after attacks, by window and strength; similarity where the sentence model is there."""
-    return _evaluation(run, "robustness", robustness_of(run))
+    return _evaluation(run, "robustness", table_2_section(run))
 
 
 def run_repeats(run: PaperRun) -> dict[str, Any]:
@@ -317,8 +317,8 @@ def run_tokens(run: PaperRun) -> dict[str, Any]:
             needed.append(int(passed[0]) + 1 if len(passed) else None)
             context = model.encode([prompt])[0][0].tolist()
             (log_p,) = token_log_probabilities(model, [ids], [context], temperature=temperature)
-            of_scored = log_p[positions.index][np.isfinite(log_p[positions.index])]
-            entropies.append(float((-np.exp(of_scored) * of_scored).mean()))
+            scored = log_p[positions.index][np.isfinite(log_p[positions.index])]
+            entropies.append(float((-np.exp(scored) * scored).mean()))
             lengths.append(len(terms))
         entropy = float(np.mean(entropies))
         theory = tokens_needed(GumbelEntropy(entropy, ""), Aim(RATE, 1, 1.0), 0.5)

@@ -11,11 +11,12 @@ from scipy import stats
 from scanner.research.report import STRENGTHS, identification, report, robustness, strength, table, utility
 from scanner.watermark.formats import FORMATS
 from tests.bench.figure_2 import show_figure
-from tests.bench.paper_sentences import SHARE, judge, sentences_table
+from tests.bench.paper_sentences import COUNT, SHARE, judge, sentences_table
 
 Kept = Mapping[str, Any]
 
-TABLES = ("utility", "robustness", "identification")
+TEN_POINTS = 0.2
+"""Width of limits that tell a difference of ten points."""
 
 
 def write_page(path: Path, found: Mapping[str, Kept]) -> Path:
@@ -36,12 +37,11 @@ def write_page(path: Path, found: Mapping[str, Kept]) -> Path:
             else f"make paper STEPS={step}"
         )
         minutes = max(round(kept["minutes"]), 1)
-        return f". `{command}`, seed `{kept['seed']}`, {minutes} minute{'s' * (minutes != 1)}."
+        return f". `{command}`, {minutes} minute{'s' * (minutes != 1)}."
 
     def not_run(step: str) -> str:
         return f"**Not run yet**: `make paper STEPS={step}` runs it."
 
-    tables = {step: found[step]["table"] for step in TABLES if step in found}
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), undefined=jinja2.StrictUndefined, trim_blocks=True
     )
@@ -51,19 +51,23 @@ def write_page(path: Path, found: Mapping[str, Kept]) -> Path:
         not_run=not_run,
         figure=show_figure(found["false-positives"], folder, "") if "false-positives" in found else None,
         native_figure=show_figure(found["false-positives-3"], folder, "-3") if "false-positives-3" in found else None,
-        utility_of_the_paper=_utility_of_the_paper(),
-        robustness_of_the_paper=_robustness_of_the_paper(),
+        utility=_utility(found["utility"]["rows"]) if "utility" in found else None,
+        published_utility=_published_utility(),
+        robustness=_robustness(found["robustness"]["rows"]) if "robustness" in found else None,
+        published_robustness=_published_robustness(),
+        identification=_identification(found["identification"]["table"]) if "identification" in found else None,
+        published_identification=_published_identification(),
         sentences=sentences_table(judge(found)),
         repeats=_repeats(found["repeats"]["rows"]) if "repeats" in found else None,
         example=_example(found["repeats"]["example"]) if "repeats" in found else None,
         seven=_with_a_model_of_7b(),
-        identification_of_the_paper=_identification_of_the_paper(),
         strengths=found.get("strengths"),
         strength_table=_strengths(found["strengths"]["rows"]) if "strengths" in found else None,
-        native_identification=found["identification-3"]["table"] if "identification-3" in found else None,
+        native_identification=(
+            _identification(found["identification-3"]["table"]) if "identification-3" in found else None
+        ),
         scores=found.get("scores"),
         tokens=found.get("tokens"),
-        **{step: tables.get(step) for step in TABLES},
     )
     while "\n\n\n" in text:
         text = text.replace("\n\n\n", "\n\n")
@@ -94,14 +98,14 @@ def _with_a_model_of_7b() -> str:
     return table(lines)
 
 
-def _utility_of_the_paper() -> str:
+def _published_utility() -> str:
     marks: list[tuple[str, str | None, int | None]] = [("no mark", None, None)]
     marks += [(f"{FORMATS[mark].title}, h = {window}", mark, window) for window in (1, 4) for mark in STRENGTHS]
     tasks = ("gsm8k", "humaneval", "mathqa", "mbpp", "nqopen", "triviaqa")
     return table([["", *tasks], *([words, *(_share(utility(task, *of)) for task in tasks)] for words, *of in marks)])
 
 
-def _robustness_of_the_paper() -> str:
+def _published_robustness() -> str:
     settings = [("gumbel", s) for s in (0.8, 0.9, 1.0, 1.1)] + [("greenlist", s) for s in (1.0, 2.0, 3.0, 4.0)]
     measures = (
         ("S-BERT", "similarity", None),
@@ -120,7 +124,7 @@ def _robustness_of_the_paper() -> str:
     )
 
 
-def _identification_of_the_paper() -> str:
+def _published_identification() -> str:
     counts = (10, 100, 1000, 10_000)
     return table(
         [
@@ -132,6 +136,53 @@ def _identification_of_the_paper() -> str:
             ),
         ]
     )
+
+
+def _utility(rows: Sequence[Kept]) -> dict[str, Any]:
+    """Return the cells that tell a difference of ten points, as a table, and how many do not."""
+    telling = [row for row in rows if row["high"] - row["low"] <= TEN_POINTS]
+    documents = sorted({row["n"] for row in rows})
+    return {
+        "table": reported(telling) if telling else "",
+        "cells": len(rows),
+        "mute": len(rows) - len(telling),
+        "documents": " or ".join(map(str, documents)),
+        "most": max(row["value"] for row in rows),
+        "widest": max(row["high"] - row["low"] for row in rows),
+    }
+
+
+def _robustness(rows: Sequence[Kept]) -> dict[str, str]:
+    """Return each strength and window with what it does: tokens, similarity, and texts flagged after edits."""
+    edits = (None, "substitute:0.1", "substitute:0.2", "substitute:0.3")
+    measures = [("scored", None), ("similarity", None), *(("flagged", edit) for edit in edits)]
+    cells = {
+        (row["method"], strength(row), row["window"], row["measure"], row["attack"]): row
+        for row in rows
+        if row["method"] and (row["measure"], row["attack"]) in measures
+    }
+    lines = [["mark", "h", "scored tokens", "S-BERT", "flagged", "10 % replaced", "20 % replaced", "30 % replaced"]]
+    for method in STRENGTHS:
+        for value, window in sorted({key[1:3] for key in cells if key[0] == method}):
+            line = [f"{STRENGTHS[method]} {value:g}", str(window)]
+            for measure in measures:
+                cell = cells.get((method, value, window, *measure))
+                form = COUNT if measure[0] == "scored" else SHARE
+                line.append(form.format(**cell) if cell else "")
+            lines.append(line)
+    unmarked = [row for row in rows if row["method"] is None]
+    return {
+        "table": table(lines),
+        "n": "; ".join(dict.fromkeys(f"{row['n']} texts of {row['clusters']}" for row in cells.values())),
+        "unmarked": ", ".join(f"{SHARE.format(**row)} at θ = {row['temperature']:g}" for row in unmarked),
+    }
+
+
+def _identification(report: str) -> str:
+    """Return what `brickscan evaluate` reports, with texts by length at the smallest rate alone."""
+    whole, *lengths = report.split("\n### By length: ")
+    rate = min((part.split("\n")[0].split("FPR ")[1] for part in lengths), key=float, default="")
+    return "\n### By length: ".join([whole, *(part for part in lengths if part.split("\n")[0].endswith(f"FPR {rate}"))])
 
 
 def _repeats(rows: Sequence[Kept]) -> str:

@@ -1,7 +1,7 @@
 """What the paper says, sentence by sentence, and whether our texts show it.
 
-A comparison is shown where the limits of both figures are apart. They are 95 %, and count prompts, keys and users, not
-texts.
+A direction is shown where the limits of both figures are apart, which happens by chance in about 1 of 180 cells. Limits
+are 95 %, each by itself.
 """
 
 import re
@@ -11,13 +11,26 @@ from typing import Any, NamedTuple
 from scipy import stats
 
 from scanner.research.report import STRENGTHS, strength, table
-from scanner.watermark.formats import FORMATS
-from tests.bench.figure_2 import limits, tells
+from tests.bench.figure_2 import TOLD_APART, limits, tells
 
 Row = Mapping[str, Any]
 
-REFUTED, OPEN, PARTLY, SHOWN = "**refuted**", "**cannot be told** at this n", "shown in part", "shown"
+REFUTED = "**refuted**"
+CONTRARY = "**the other way in part**"
+OPEN = "**cannot be told** at this n"
+PARTLY = "shown in part"
+SHOWN = "shown"
+GIVEN = "follows from the method"
+VERDICTS = (REFUTED, CONTRARY, OPEN, PARTLY, SHOWN, GIVEN)
+
 SHARE = "{value:.2f} ({low:.2f} to {high:.2f})"
+COUNT = "{value:,.0f} ({low:,.0f} to {high:,.0f})"
+LOG_P = "{value:.1f} ({low:.1f} to {high:.1f})"
+
+TITLES = {"gumbel": "Gumbel", "greenlist": "Green list"}
+
+FLOOR, CEILING = 0.05, 0.95
+"""Two shares below the one, or above the other, are not compared: no effect could show there."""
 
 MOST_PAIRS = 4
 """Most comparisons of a sentence whose figures are named each."""
@@ -26,44 +39,52 @@ REPLACED = "substitute:0.3"
 
 
 class Sentence(NamedTuple):
-    """A sentence of the paper, what we measured, and whether that shows it."""
+    """A sentence of the paper, its section, what we measured, and whether that shows it."""
 
     words: str
+    section: str
     ours: str
     verdict: str
 
 
+class Pair(NamedTuple):
+    """Two figures of which the paper says that the second is larger: rows with `value`, `low` and `high`."""
+
+    name: str
+    first_name: str
+    first: Row
+    second_name: str
+    second: Row
+
+
 def judge(found: Mapping[str, Row]) -> list[Sentence]:
-    """Judge the sentences that the steps which were run can speak to. What is refuted or open comes first.
+    """Judge the sentences that the steps which were run can speak to, in the order of VERDICTS.
 
     found: what each step kept, by its name.
     """
     steps: Mapping[str, Callable[[Row], Iterator[Sentence]]] = {
-        "false-positives": _of_false_positives,
-        "repeats": _of_repeats,
-        "utility": _of_utility,
-        "robustness": _of_robustness,
-        "scores": _of_scores,
-        "identification": _of_identification,
+        "false-positives": _judge_false_positives,
+        "repeats": _judge_repeats,
+        "utility": _judge_utility,
+        "robustness": _judge_robustness,
+        "scores": _judge_scores,
+        "identification": _judge_identification,
     }
-    judged = [sentence for step, of_step in steps.items() if step in found for sentence in of_step(found[step])]
-    return sorted(judged, key=lambda one: [REFUTED, OPEN, PARTLY, SHOWN].index(one.verdict))
+    judged = [sentence for step, judge_step in steps.items() if step in found for sentence in judge_step(found[step])]
+    return sorted(judged, key=lambda one: VERDICTS.index(one.verdict))
 
 
 def sentences_table(judged: Sequence[Sentence]) -> str:
     """Write the sentences as a table."""
-    return table([["the paper says", "ours", ""], *map(list, judged)])
+    return table([["the paper says", "in", "ours", ""], *map(list, judged)])
 
 
 def compare(pairs: Sequence[tuple[Row, Row]]) -> str:
-    """Tell whether the second figure of each pair is larger than the first.
-
-    pairs: figures with their limits, `low` and `high`.
-    """
+    """Tell whether the second figure of each pair is larger than the first."""
     more, less = apart(pairs)
-    if more and less:
-        return OPEN
-    return REFUTED if less else SHOWN if more and more == len(pairs) else PARTLY if more else OPEN
+    if less:
+        return REFUTED if less == len(pairs) else CONTRARY
+    return OPEN if not more else SHOWN if more == len(pairs) else PARTLY
 
 
 def apart(pairs: Sequence[tuple[Row, Row]]) -> tuple[int, int]:
@@ -74,166 +95,274 @@ def apart(pairs: Sequence[tuple[Row, Row]]) -> tuple[int, int]:
     )
 
 
-def _share(row: Row) -> str:
-    return SHARE.format(**row)
-
-
-def _sentence(words: str, named: Sequence[tuple[str, Row, Row]]) -> Sentence:
-    pairs = [(first, second) for _, first, second in named]
-    if len(pairs) > MOST_PAIRS:
-        more, less = apart(pairs)
-        ours = f"apart so in {more} of {len(pairs)} cells, and the other way in {less}"
+def _compare(words: str, section: str, pairs: Sequence[Pair], form: str = SHARE) -> Sentence:
+    if form == SHARE:
+        telling = [pair for pair in pairs if not _at_an_end(pair)]
     else:
-        ours = "; ".join(f"{name}: {_share(first)} → {_share(second)}" for name, first, second in named)
-    return Sentence(words, ours, compare(pairs))
+        telling = list(pairs)
+    both = [(pair.first, pair.second) for pair in telling]
+    if len(telling) > MOST_PAIRS:
+        more, less = apart(both)
+        ours = f"limits are apart so in {more} of {len(telling)} cells, and the other way in {less}"
+    else:
+        ours = "; ".join(
+            f"{pair.name}{pair.first_name}: {form.format(**pair.first)}, "
+            f"{pair.second_name}: {form.format(**pair.second)}"
+            for pair in telling
+        )
+    if len(telling) < len(pairs):
+        ends = f"near 0 or 1: {len(pairs) - len(telling)} of {len(pairs)} cells"
+        ours = f"{ours}; {ends}" if ours else ends
+    return Sentence(words, section, ours, compare(both))
 
 
-def _of_false_positives(kept: Row) -> Iterator[Sentence]:
-    rows = [row for row in kept["rows"] if abs(row["threshold"] / 1e-5 - 1) < 1e-6]
-    of_z = [row for row in rows if row["test"] == "z"]
-    above = sum(limits(row)[0] > row["threshold"] * row["tests"] for row in of_z)
+def _at_an_end(pair: Pair) -> bool:
+    values = pair.first["value"], pair.second["value"]
+    return max(values) <= FLOOR or min(values) >= CEILING
+
+
+def _judge_false_positives(kept: Row) -> Iterator[Sentence]:
+    rows = [row for row in kept["rows"] if _is(row["threshold"], 1e-5)]
+    z_rows = [row for row in rows if row["test"] == "z"]
+    above = sum(limits(row)[0] > row["threshold"] * row["tests"] for row in z_rows)
     yield Sentence(
         "Z-tests flag more unmarked text than they state",
-        f"at 1e-5, limits above the stated rate in {above} of {len(of_z)} marks and windows",
-        SHOWN if above == len(of_z) else OPEN,
+        "III-A",
+        f"at 1e-5, limits are above the stated rate in {above} of {len(z_rows)} marks and windows",
+        SHOWN if above == len(z_rows) else OPEN,
+    )
+    pairs = []
+    for method in STRENGTHS:
+        mine = [row for row in z_rows if row["method"] == method and row["window"]]
+        if len(mine) > 1:
+            narrow, *_, wide = sorted(mine, key=lambda row: int(row["window"]))
+            names = f"h = {wide['window']}", f"h = {narrow['window']}"
+            name = f"{TITLES[method]}, times the stated 1e-5, "
+            pairs.append(Pair(name, names[0], _times(wide), names[1], _times(narrow)))
+    words = "The wider the window, the nearer z-tests come to what they state; one needs h ≫ 8"
+    yield _compare(words, "III-A", pairs, COUNT)
+    counted = [row for row in rows if (row["test"], row["dedup"]) == ("exact", "none")]
+    exact = {(row["method"], row["window"]): row["hits"] for row in counted}
+    shares = [exact[row["method"], row["window"]] / row["hits"] for row in z_rows]
+    yield Sentence(
+        "Exact tests come nearer to the stated rate, most at low rates",
+        "III-B",
+        f"at 1e-5 they have {min(shares):.2f} to {max(shares):.2f} of the z-test's hits",
+        PARTLY if max(shares) < 1 else OPEN,
     )
     once = [row for row in kept["rows"] if (row["test"], row["dedup"]) == ("exact", "ngram")]
-    for words, is_of_0 in (
-        ("With exact tests and repeats scored once, rates are as stated (windows of 1 and more)", False),
-        ("For a window of 0, exact tests with repeats scored once still flag slightly too many", True),
-    ):
-        telling = [row for row in once if (row["window"] == 0) == is_of_0 and tells(row)]
-        above = sum(limits(row)[0] > row["expected"] for row in telling)
-        below = sum(limits(row)[1] < row["expected"] for row in telling)
-        ours = f"of {len(telling)} cells that can tell, limits are above the law in {above}, and below it in {below}"
-        if not telling:
-            verdict = OPEN
-        elif is_of_0:
-            verdict = SHOWN if above else REFUTED if below else OPEN
-        else:
-            verdict = REFUTED if above or below else SHOWN
-        yield Sentence(words, ours, verdict)
+    yield _judge_rates([row for row in once if row["window"]])
+    telling = [row for row in once if row["window"] == 0 and tells(row)]
+    ratios = [row["hits"] / row["expected"] for row in telling]
+    above = sum(limits(row)[0] > row["expected"] for row in telling)
+    below = sum(limits(row)[1] < row["expected"] for row in telling)
+    yield Sentence(
+        "With repeats scored once, a window of 0 still flags slightly too many",
+        "III-C",
+        f"{len(telling)} cells tell a factor of {TOLD_APART}: {min(ratios):.2f} to {max(ratios):.2f} times the law, "
+        f"limits above it in {above} and below it in {below}"
+        if telling
+        else "no cell tells",
+        SHOWN if above else REFUTED if below else OPEN,
+    )
 
 
-def _of_repeats(kept: Row) -> Iterator[Sentence]:
+def _judge_rates(rows: Sequence[Row]) -> Sentence:
+    """Judge whether rates are as stated: shown only where limits leave out a factor of TOLD_APART, down to 1e-6."""
+    telling = [row for row in rows if tells(row)]
+    outside = sum(not limits(row)[0] <= row["expected"] <= limits(row)[1] for row in telling)
+    near = [row for row in telling if TOLD_APART * limits(row)[0] >= row["expected"] >= limits(row)[1] / TOLD_APART]
+    counts = []
+    for threshold in sorted({row["threshold"] for row in rows}, reverse=True):
+        cells = [row for row in rows if row["threshold"] == threshold]
+        counts.append(f"{sum(row in near for row in cells)} of {len(cells)} at {threshold:g}")
+    # of limits that cover 95 %, some leave out the law by chance
+    is_refuted = bool(telling) and stats.binomtest(outside, len(telling), 0.05, alternative="greater").pvalue <= 0.05
+    return Sentence(
+        "With exact tests and repeats scored once, rates are as stated (h ≥ 1)",
+        "III-C",
+        f"limits lie within a third and three times the law in {', '.join(counts)}; of {len(telling)} cells that "
+        f"could tell a factor of {TOLD_APART}, limits leave out the law in {outside}",
+        REFUTED if is_refuted else SHOWN if len(near) == len(rows) else PARTLY if near else OPEN,
+    )
+
+
+def _is(value: float, other: float) -> bool:
+    return abs(value / other - 1) < 1e-6
+
+
+def _times(row: Row) -> Row:
+    """Return how many times as many texts as stated are flagged, with limits."""
+    stated = row["threshold"] * row["tests"]
+    low, high = limits(row)
+    return {"value": row["hits"] / stated, "low": low / stated, "high": high / stated}
+
+
+def _judge_repeats(kept: Row) -> Iterator[Sentence]:
     rows = kept["rows"]
-    both = [(one, two) for one, two in zip(rows[::2], rows[1::2], strict=True)]
-    more = sum(by_ngram["scored"] > by_window["scored"] for by_window, by_ngram in both)
+    both = [(one, two) for one, two in zip(rows[::2], rows[1::2], strict=True) if one["window"]]
+    ratios = [by_ngram["scored"] / by_window["scored"] for by_window, by_ngram in both]
     yield Sentence(
         "Leaving out repeated windows with their token counts more tokens than leaving out repeated windows",
-        f"more in {more} of {len(both)} cells",
-        SHOWN if more == len(both) else OPEN,
+        "III-C",
+        f"{min(ratios):.2f} to {max(ratios):.2f} times as many (h ≥ 1)" if ratios else "",
+        GIVEN,
     )
-    gained, lost = kept["gained"], kept["lost"]
-    p = stats.binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
+    tests = [(window, *signs) for window, *signs in kept["signs"] if window]
+    p_values = [stats.binomtest(more, more + less).pvalue if more + less else 1.0 for _, more, less in tests]
+    ours = "; ".join(
+        f"h = {window}: more texts of {more} prompts, fewer of {less} (sign test, p = {p:.2g})"
+        for (window, more, less), p in zip(tests, p_values, strict=True)
+    )
+    more = sum(p <= 0.05 / len(tests) and gained > lost for (_, gained, lost), p in zip(tests, p_values, strict=True))
+    less = sum(p <= 0.05 / len(tests) and gained < lost for (_, gained, lost), p in zip(tests, p_values, strict=True))
     yield Sentence(
         "Leaving out repeated windows with their token finds more texts",
-        f"of {kept['prompts']} prompts, more texts are found of {gained} and fewer of {lost} (sign test: p = {p:.2g})",
-        OPEN if p > 0.05 else SHOWN if gained > lost else REFUTED,
+        "III-C",
+        f"at 1e-6, of {kept['prompts']} prompts: {ours}. At h = 0 the other way scores a single token",
+        CONTRARY if less else OPEN if not more else SHOWN if more == len(tests) else PARTLY,
     )
     example = kept["example"]
+    chance, once = example["tests"] * 10 ** example["log10_p"], example["tests"] * 10 ** example["log10_p_once"]
     yield Sentence(
-        "Unmarked text can have a p of 1e-21 because repeats count",
-        f"log10 p of {example['log10_p']:.1f} in the worst of {example['tests']:,} tests, and "
+        "Unmarked text has tiny p-values where repeats count (theirs: 1e-21)",
+        "Fig. 3",
+        f"log₁₀ p of {example['log10_p']:.1f} in the least of {example['tests']:,} tests, and "
         f"{example['log10_p_once']:.1f} with repeats scored once",
-        SHOWN if example["log10_p"] <= -21 and example["log10_p_once"] > -5 else OPEN,
+        SHOWN if chance <= 1e-6 and once > 0.05 else OPEN,
     )
 
 
-def _of_utility(kept: Row) -> Iterator[Sentence]:
+def _judge_utility(kept: Row) -> Iterator[Sentence]:
     marked = [row for row in kept["rows"] if row["method"]]
-    widest = max(row["high"] - row["low"] for row in marked)
-    narrow = all(row["high"] - row["low"] <= 0.1 for row in marked)
+    plain = {(row["task"], row["temperature"]): row["value"] for row in kept["rows"] if not row["method"]}
     changed = [row for row in marked if row["p_value"] is not None and row["p_value"] <= 0.05 / len(marked)]
-    about = f"{len(changed)} of {len(marked)} cells change (McNemar, corrected); limits are up to {widest:.2f} wide"
-    words = "Right answers to free-form tasks are not significantly fewer under a mark"
-    yield Sentence(words, about, REFUTED if changed else SHOWN if narrow else OPEN)
-    shares = {name: [row["hits"] / row["n"] for row in marked if row["method"] == name] for name in STRENGTHS}
-    means = " and ".join(f"{FORMATS[method].title} {sum(of) / len(of):.3f}" for method, of in shares.items() if of)
-    yield Sentence("The green list does slightly more harm than Gumbel", f"means over tasks: {means}", OPEN)
+    widest = max(row["high"] - row["low"] for row in kept["rows"])
+    yield Sentence(
+        "Right answers to free-form tasks are not significantly fewer under a mark",
+        "IV-B",
+        f"{len(changed)} of {len(marked)} cells change (McNemar, corrected); limits are up to {widest:.2f} wide",
+        REFUTED if changed else OPEN,
+    )
+    changes = []
+    for method in STRENGTHS:
+        mine = [row for row in marked if row["method"] == method]
+        if mine:
+            change = sum(row["value"] - plain[row["task"], row["temperature"]] for row in mine) / len(mine)
+            changes.append(f"{TITLES[method]} {change:+.3f}")
+    yield Sentence(
+        "The green list does slightly more harm than Gumbel",
+        "IV-B",
+        f"mean change of the share of right answers: {', '.join(changes)}",
+        OPEN,
+    )
 
 
-def _of_robustness(kept: Row) -> Iterator[Sentence]:
+def _judge_robustness(kept: Row) -> Iterator[Sentence]:
     for method, parameter in STRENGTHS.items():
-        title = FORMATS[method].title
+        title = TITLES[method]
         mine = [row for row in kept["rows"] if row["method"] == method]
         strengths = sorted({strength(row) for row in mine})
         windows = sorted({row["window"] for row in mine})
+        weak, strong = (f"{parameter.split()[-1]} {value:g}" for value in (strengths[0], strengths[-1]))
 
-        def one(measure: str, attack: str | None, window: int, value: float, mine: Sequence[Row] = mine) -> Row:
+        def cell(measure: str, attack: str | None, window: int, value: float, mine: Sequence[Row] = mine) -> Row:
             return next(
                 row
                 for row in mine
                 if (row["measure"], row["attack"], row["window"], strength(row)) == (measure, attack, window, value)
             )
 
-        ends = strengths[0], strengths[-1]
         for attack, after in ((None, ""), (REPLACED, ", with 30 % of tokens replaced")):
-            pairs = [(f"h = {w}", *(one("flagged", attack, w, value) for value in ends)) for w in windows]
-            yield _sentence(f"{title}: more are found with a stronger mark{after}", pairs)
+            pairs = [
+                Pair(f"h = {window}, ", weak, cell("flagged", attack, window, strengths[0]),
+                     strong, cell("flagged", attack, window, strengths[-1]))
+                for window in windows
+            ]  # fmt: skip
+            yield _compare(f"{title}: more are flagged with a stronger mark{after}", "Table 2", pairs)
         pairs = [
-            (f"h = {w}, {parameter} {value:g}", one("flagged", REPLACED, w, value), one("flagged", None, w, value))
-            for w in windows
+            Pair(f"h = {window}, {value:g}, ", "replaced", cell("flagged", REPLACED, window, value),
+                 "as written", cell("flagged", None, window, value))
+            for window in windows
             for value in strengths
-        ]
-        yield _sentence(f"{title}: fewer are found with 30 % of tokens replaced", pairs)
-        if len(windows) > 1:
-            narrow, wide = windows[0], windows[-1]
-            for words, attack, first, second in (
-                ("a narrow window makes it more robust to 30 % of tokens replaced", REPLACED, wide, narrow),
-                ("more tokens are scored under a wide window", None, narrow, wide),
-            ):
-                measure = "flagged" if attack else "scored"
-                pairs = [
-                    (f"{parameter} {value:g}, h = {first} → {second}",
-                     one(measure, attack, first, value), one(measure, attack, second, value))
-                    for value in strengths
-                ]  # fmt: skip
-                yield _sentence(f"{title}: {words}", pairs)
+        ]  # fmt: skip
+        yield _compare(f"{title}: fewer are flagged with 30 % of tokens replaced", "Table 2", pairs)
+        wide = windows[-1]
+        for words, narrow, measure, attack, is_more_under_wide, form in (
+            ("a narrow window makes it more robust to 30 % of tokens replaced",
+             next((window for window in windows if window), wide), "flagged", REPLACED, False, SHARE),
+            ("S-BERT falls when the window is narrow", windows[0], "similarity", None, True, SHARE),
+            ("more tokens are scored under a wide window", windows[0], "scored", None, True, COUNT),
+        ):  # fmt: skip
+            if narrow == wide or not any(row["measure"] == measure for row in mine):
+                continue
+            first, second = (narrow, wide) if is_more_under_wide else (wide, narrow)
+            pairs = [
+                Pair(f"{parameter.split()[-1]} {value:g}, ", f"h = {first}", cell(measure, attack, first, value),
+                     f"h = {second}", cell(measure, attack, second, value))
+                for value in strengths
+            ]  # fmt: skip
+            yield _compare(f"{title}: {words}", "IV-A", pairs, form)
 
 
-def _of_scores(kept: Row) -> Iterator[Sentence]:
+def _judge_scores(kept: Row) -> Iterator[Sentence]:
     medians: dict[tuple[str, str], dict[str, float]] = {}
     for line in kept["table"][2:]:
         attack, score, asked, _, median, _ = (cell.strip() for cell in line.strip("|").split("|"))
         value, low, high = map(float, re.findall(r"-?\d+\.\d", median))
         medians[attack, f"{score} {asked}"] = {"value": value, "low": low, "high": high}
-    original, by_ratio = "original -", "Neyman-Pearson with prompt, as sampled"
-    for words, first, second in (
-        ("Neyman and Pearson's score, with the prompt, has lower p-values than the original",
-         ("clean", by_ratio), ("clean", original)),
-        ("An attack raises Neyman and Pearson's p-values to those of the original score, or above",
-         ("30 % replaced", original), ("30 % replaced", by_ratio)),
-        ("The score Σ ln r does not match the original", ("clean", original), ("clean", "ln r -")),
+    original, ratio = "original -", "Neyman-Pearson with prompt, as sampled"
+    for words, attack, first, second, best in (
+        ("Neyman and Pearson's score has lower p-values than the original, if the prompt is there",
+         "clean", ratio, original, SHOWN),
+        ("Any attack raises Neyman and Pearson's p-values to those of the original score, or above",
+         "30 % replaced", original, ratio, PARTLY),  # a single attack
+        ("The score Σ ln r does not match the original", "clean", original, "ln r -", SHOWN),
     ):  # fmt: skip
-        yield _sentence(words, [("median log10 p", medians[first], medians[second])])
+        names = {original: "original", ratio: "Neyman and Pearson's", "ln r -": "Σ ln r"}
+        pair = Pair("median log₁₀ p, ", names[first], medians[attack, first], names[second], medians[attack, second])
+        sentence = _compare(words, "V-A", [pair], LOG_P)
+        worse = max(sentence.verdict, best, key=[SHOWN, PARTLY, OPEN, CONTRARY, REFUTED].index)
+        yield sentence._replace(verdict=worse)
 
 
-def _of_identification(kept: Row) -> Iterator[Sentence]:
+def _judge_identification(kept: Row) -> Iterator[Sentence]:
     rows = [row for row in kept["rows"] if row["least_scored"] is None and row["most_scored"] is None]
-    of_all = [row for row in rows if row["measure"] == "found"]
-    counts = sorted({row["messages"] for row in of_all})
-    rates = sorted({row["false_positive_rate"] for row in of_all}, reverse=True)
+    shares = [row for row in rows if row["measure"] == "found"]
+    counts = sorted({row["messages"] for row in shares})
+    rate = min(row["false_positive_rate"] for row in shares)
 
-    def one(method: str, count: int, rate: float) -> Row:
+    def cell(measure: str, method: str, count: int) -> Row:
         return next(
             row
-            for row in of_all
-            if (row["method"], row["messages"], row["false_positive_rate"]) == (method, count, rate)
+            for row in rows
+            if (row["measure"], row["method"], row["messages"], row["false_positive_rate"])
+            == (measure, method, count, rate)
         )
 
+    few, many = counts[0], counts[-1]
     for method in STRENGTHS:
-        title = FORMATS[method].title
-        pairs = [(f"FPR {rate:g}", one(method, counts[-1], rate), one(method, counts[0], rate)) for rate in rates]
-        words = f"{title}: fewer users are identified among {counts[-1]:,} than among {counts[0]:,}"
-        yield _sentence(words, pairs)
-    largest = counts[-1]
-    pairs = [(f"M = {largest:,}, FPR {rate:g}", *(one(m, largest, rate) for m in STRENGTHS)) for rate in rates]
-    yield _sentence("More users are identified under the green list than under Gumbel", pairs)
-    wrong = [row for row in rows if row["measure"] == "wrong" and row["false_positive_rate"] == rates[-1]]
-    worst = max(wrong, key=lambda row: row["hits"])
+        ours = ", ".join(f"M = {count:,}: {SHARE.format(**cell('found', method, count))}" for count in (few, many))
+        words = f"{TITLES[method]}: fewer users are identified if there are more"
+        yield Sentence(words, "V-B", f"FPR {rate:g}, {ours}", GIVEN)  # the same texts, and a threshold that falls
+    first, second = (cell("found", method, many) for method in STRENGTHS)
+    names = [TITLES[method] for method in STRENGTHS]
+    sentence = _compare("More users are identified under the green list than under Gumbel", "Table 3", [
+        Pair(f"M = {many:,}, FPR {rate:g}, ", names[0], first, names[1], second)
+    ])  # fmt: skip
+    yield sentence._replace(
+        ours=f"{sentence.ours}, at θ = {kept['theta']} and δ = {kept['delta']}; other strengths could reverse it",
+        verdict=OPEN if sentence.verdict == SHOWN else sentence.verdict,
+    )
+    wrong, flagged = 0, []
+    for method in STRENGTHS:
+        hits = {measure: cell(measure, method, many)["hits"] for measure in ("found", "wrong", "ambiguous")}
+        wrong += hits["wrong"]
+        share = stats.binomtest(hits["wrong"], max(sum(hits.values()), 1)).proportion_ci()
+        flagged.append(f"{TITLES[method]} {hits['wrong']} of {sum(hits.values())} (at most {share.high:.2g})")
     yield Sentence(
-        f"No wrong user is identified at a global FPR of {rates[-1]:g}",
-        f"at most {worst['hits']} of {worst['n']} texts in a cell: a share of at most {worst['high']:.2g}",
-        SHOWN if worst["hits"] == 0 else REFUTED,
+        f"None of the texts flagged at {rate:g} among {many:,} users names a wrong one",
+        "V-B",
+        ", ".join(flagged),
+        OPEN if wrong == 0 else REFUTED,
     )

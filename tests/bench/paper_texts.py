@@ -33,7 +33,7 @@ def plans(run: paper.PaperRun) -> list[EvaluationPlan]:
             section = paper.identification_section(run, theta, delta, paper.MESSAGES_OF[version])
             config = paper.evaluation_config(run, step, section, version)
             configs.append(config.rename(config.with_name(f"{step}-{theta}-{delta}.toml")))
-    configs.insert(1, paper.evaluation_config(run, "robustness", paper.robustness_of(run)))
+    configs.insert(1, paper.evaluation_config(run, "robustness", paper.table_2_section(run)))
     found = []
     for config in configs:
         evaluation = read_evaluation(config, False)
@@ -90,14 +90,14 @@ def main() -> None:
             )
 
 
-def compare(of_steps: list[EvaluationPlan], rows: int) -> dict[str, str]:
+def compare(plans: list[EvaluationPlan], rows: int) -> dict[str, str]:
     """Write the first rows of a cell of each mark on the CPU and on the GPU, and count the texts that are the same."""
     import torch
 
     from scanner.generation import load_model
 
     same = {}
-    for plan in of_steps[-1:] + of_steps[:1]:
+    for plan in plans[-1:] + plans[:1]:
         devices = ["cpu", "cuda" if torch.cuda.is_available() else "cpu"]
         on = [load_model(plan.model, threads=8, device=device) for device in devices]
         for cell in (*plan.identification, *plan.robustness[:1], *plan.robustness[-1:]):

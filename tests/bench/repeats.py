@@ -27,14 +27,16 @@ def measure_repeats(plan: EvaluationPlan, texts: WrittenTexts) -> dict[str, Any]
 
     Returns:
         rows: of each cell and way, tokens scored and texts flagged at RATE, with their limits.
-        prompts, gained, lost: prompts, those of whose texts the second way flags more, and fewer.
+        prompts: prompts of the texts.
+        signs: window, prompts of whose texts under it the second way flags more, and fewer, of each window.
         example: that text, its mark, and its log10 p as repeats count and do not; tests: of how many it is the least.
     """
     tokenizer = load_tokenizer(plan.tokenizer, plan.tokenizer_sha256)
     rows: list[dict[str, Any]] = []
-    more = collections.Counter[str]()  # texts of a prompt that the second way flags and the first does not
+    more = collections.Counter[tuple[int, str]]()  # texts, by window and prompt, that the second way alone flags
     for cell in plan.robustness:
         read = read_cell(cell, texts)
+        window = cell.setting.columns()["window"]
         marks, tokens = read.watermarks(plan.config.seed), tokenizer.encode(read.texts)
         for sign, way in zip((-1, 1), WAYS, strict=True):
             log10_p, scored = score_each(marks, tokens, 0, 0, way)
@@ -42,16 +44,19 @@ def measure_repeats(plan: EvaluationPlan, texts: WrittenTexts) -> dict[str, Any]
             is_flagged = log10_p <= np.log10(RATE)
             flagged = share(is_flagged, *read.clusters)
             for prompt, flag in zip(read.prompts, is_flagged.tolist(), strict=True):
-                more[prompt] += sign * flag
+                more[window, prompt] += sign * flag
             limits = {"scored_low": counted.low, "scored_high": counted.high}
             rows.append(
                 cell.setting.columns()
                 | {"way": way, "scored": counted.value, **limits, "hits": flagged.hits, "n": flagged.n}
                 | {"value": flagged.value, "low": flagged.low, "high": flagged.high, "clusters": read.units}
             )
-    signs = [np.sign(count) for count in more.values()]
-    counts = {"prompts": len(signs), "gained": signs.count(1), "lost": signs.count(-1)}
-    return {"rows": rows, "example": _example(plan, texts)} | counts
+    signs = []
+    for window in sorted({window for window, _ in more}):
+        counts = [count for (other, _), count in more.items() if other == window]
+        signs.append((window, sum(count > 0 for count in counts), sum(count < 0 for count in counts)))
+    prompts = len({prompt for _, prompt in more})
+    return {"rows": rows, "example": _example(plan, texts), "signs": signs, "prompts": prompts}
 
 
 def _example(plan: EvaluationPlan, texts: WrittenTexts) -> dict[str, Any]:

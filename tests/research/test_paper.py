@@ -10,7 +10,7 @@ from scipy import stats
 from tests.bench.figure_2 import limits, tells
 from tests.bench.paper import STEPS, choose_strengths, main, publish
 from tests.bench.paper_page import write_page
-from tests.bench.paper_sentences import OPEN, PARTLY, REFUTED, SHOWN, compare, judge
+from tests.bench.paper_sentences import CONTRARY, GIVEN, OPEN, PARTLY, REFUTED, SHOWN, VERDICTS, compare, judge
 from tests.support.from_packages import MODEL
 
 ROW = {"method": "gumbel", "window": 4, "test": "z", "dedup": "none", "threshold": 1e-5, "tests": 1000, "clusters": 10}
@@ -77,8 +77,9 @@ def figure(method: str, value: float, window: int, hits: int, attack: str | None
     [
         ([((0.1, 0.2), (0.3, 0.4)), ((0.2, 0.3), (0.5, 0.6))], SHOWN),
         ([((0.1, 0.2), (0.3, 0.4)), ((0.2, 0.5), (0.4, 0.6))], PARTLY),
-        ([((0.1, 0.2), (0.3, 0.4)), ((0.5, 0.6), (0.1, 0.2))], OPEN),
-        ([((0.3, 0.4), (0.1, 0.2)), ((0.2, 0.5), (0.4, 0.6))], REFUTED),
+        ([((0.1, 0.2), (0.3, 0.4)), ((0.5, 0.6), (0.1, 0.2))], CONTRARY),
+        ([((0.3, 0.4), (0.1, 0.2)), ((0.2, 0.5), (0.4, 0.6))], CONTRARY),
+        ([((0.3, 0.4), (0.1, 0.2)), ((0.5, 0.6), (0.3, 0.4))], REFUTED),
         ([], OPEN),
     ],
 )
@@ -100,20 +101,73 @@ def test_sentences_of_table_2_compare_each_window_by_itself():
         )
     ]
     judged = judge({"robustness": {"rows": rows}})
-    of_gumbel = {one.words: one for one in judged if "Gumbel" in one.words}
-    assert [one.verdict for one in judged] == sorted(
-        (one.verdict for one in judged), key=[REFUTED, OPEN, PARTLY, SHOWN].index
-    )
-    assert {words.split(": ")[1]: one.verdict for words, one in of_gumbel.items()} == {
-        "more are found with a stronger mark": SHOWN,
-        "more are found with a stronger mark, with 30 % of tokens replaced": OPEN,
-        "fewer are found with 30 % of tokens replaced": PARTLY,
+    gumbel = {one.words.removeprefix("Gumbel: "): one for one in judged if one.words.startswith("Gumbel: ")}
+    assert [one.verdict for one in judged] == sorted((one.verdict for one in judged), key=VERDICTS.index)
+    assert {words: one.verdict for words, one in gumbel.items()} == {
+        "more are flagged with a stronger mark": SHOWN,
+        "more are flagged with a stronger mark, with 30 % of tokens replaced": OPEN,
+        "fewer are flagged with 30 % of tokens replaced": PARTLY,
         "a narrow window makes it more robust to 30 % of tokens replaced": OPEN,
         "more tokens are scored under a wide window": SHOWN,
     }
-    assert "h = 1: 0.20 (0.15 to 0.25) → 0.90 (0.85 to 0.95); h = 4" in of_gumbel[
-        "Aaronson et al. (Gumbel): more are found with a stronger mark"
-    ].ours  # fmt: skip
+    ours = gumbel["more are flagged with a stronger mark"].ours
+    assert "h = 1, θ 1: 0.20 (0.15 to 0.25), θ 4: 0.90 (0.85 to 0.95); h = 4" in ours
+
+
+@pytest.mark.parametrize(
+    ("strong", "verdict", "ours"),
+    [((0.4, 0.0), SHOWN, "near 0 or 1: 1 of 2 cells"), ((0.04, 0.0), OPEN, "near 0 or 1: 2 of 2 cells")],
+)
+def test_shares_near_0_or_1_are_not_compared(strong, verdict, ours):
+    rows = [
+        figure("gumbel", value, window, 0, attack) | {"value": share, "low": share / 2, "high": share * 1.5}
+        for window, most in zip((1, 4), strong, strict=True)
+        for value, share in ((0.5, 0.0), (0.8, most))
+        for attack in (None, "substitute:0.3")
+    ] + [figure("gumbel", value, window, 0, None) | {"measure": "scored", "value": 9.0, "low": 8.0, "high": 10.0}
+         for value in (0.5, 0.8) for window in (1, 4)]  # fmt: skip
+    rows += [row | {"method": "greenlist", "delta": row["temperature"]} for row in rows]
+    (sentence,) = (one for one in judge({"robustness": {"rows": rows}}) if one.words == "Gumbel: more are flagged with a stronger mark")  # fmt: skip # noqa: E501
+    assert (sentence.verdict, sentence.ours.split("; ")[-1]) == (verdict, ours)
+
+
+def rates(hits_at: dict[float, int], test: str = "exact", dedup: str = "ngram") -> list[dict]:
+    row = ROW | {"tests": 10**6, "design_effect": 1.0, "test": test, "dedup": dedup}
+    return [row | {"threshold": at, "hits": hits, "expected": at * 10**6} for at, hits in hits_at.items()]
+
+
+@pytest.mark.parametrize(
+    ("hits", "verdict"),
+    [
+        ({1e-3: 1000, 1e-4: 100}, SHOWN),
+        ({1e-3: 1000, 1e-6: 1}, PARTLY),  # one hit tells no factor of three
+        ({1e-6: 1}, OPEN),
+        ({1e-3: 1300, 1e-4: 160}, REFUTED),
+    ],
+)
+def test_rates_are_shown_only_where_their_limits_are_narrow(hits, verdict):
+    others = rates({1e-5: 90}, "z", "none") + rates({1e-5: 60}, "exact", "none")
+    judged = judge({"false-positives": {"rows": rates(hits) + others}})
+    (sentence,) = (one for one in judged if one.words.startswith("With exact tests"))
+    assert sentence.verdict == verdict
+
+
+def named(method: str, wrong: int) -> list[dict]:
+    row = {"method": method, "least_scored": None, "most_scored": None, "false_positive_rate": 1e-6, "n": 100}
+    return [
+        row | {"messages": users, "measure": measure, "hits": hits, "value": hits / 100, "low": 0.0, "high": 1.0}
+        for users in (10, 100_000)
+        for measure, hits in (("found", 40), ("wrong", wrong), ("ambiguous", 1))
+    ]
+
+
+def test_an_absence_of_wrong_names_is_never_shown_and_fewer_among_more_follows():
+    for wrong, verdict in ((0, OPEN), (1, REFUTED)):
+        kept = {"rows": named("gumbel", wrong) + named("greenlist", 0), "theta": 0.6, "delta": 1.5}
+        judged = {one.words: one for one in judge({"identification": kept})}
+        none = judged["None of the texts flagged at 1e-06 among 100,000 users names a wrong one"]
+        assert (none.verdict, f"Gumbel {wrong} of {41 + wrong} (at most" in none.ours) == (verdict, True)
+        assert judged["Gumbel: fewer users are identified if there are more"].verdict == GIVEN
 
 
 def tried(method: str, value: float, flagged: float, similarity: float) -> list[dict]:
