@@ -152,7 +152,7 @@ def _utility(rows: Sequence[Kept]) -> dict[str, Any]:
     }
 
 
-def _robustness(rows: Sequence[Kept]) -> dict[str, str]:
+def _robustness(rows: Sequence[Kept]) -> dict[str, Any]:
     """Return each strength and window with what it does: tokens, similarity, and texts flagged after edits."""
     edits = (None, "substitute:0.1", "substitute:0.2", "substitute:0.3")
     measures = [("scored", None), ("similarity", None), *(("flagged", edit) for edit in edits)]
@@ -172,10 +172,37 @@ def _robustness(rows: Sequence[Kept]) -> dict[str, str]:
             lines.append(line)
     unmarked = [row for row in rows if row["method"] is None]
     return {
+        "two_or_four": _two_or_four(cells),
         "table": table(lines),
         "n": "; ".join(dict.fromkeys(f"{row['n']} texts of {row['clusters']}" for row in cells.values())),
         "unmarked": ", ".join(f"{SHARE.format(**row)} at θ = {row['temperature']:g}" for row in unmarked),
     }
+
+
+def _two_or_four(cells: Mapping[tuple[str, float, int, str, str | None], Kept]) -> list[dict[str, str]]:
+    """Return what windows of 2 and 4 do under the strongest setting of each mark. Empty: one was not run."""
+    both = []
+    for method in STRENGTHS:
+        strengths = [value for name, value, window, *_ in cells if name == method and window in (2, 4)]
+        name = f"{STRENGTHS[method]} {max(strengths, default=0):g}"
+        pairs = {
+            words: [cells.get((method, max(strengths, default=0), window, *what)) for window in (2, 4)]
+            for words, what in (
+                ("edited", ("flagged", "substitute:0.2")),
+                ("plain", ("flagged", None)),
+                ("scored", ("scored", None)),
+                ("similar", ("similarity", None)),
+            )
+        }
+        if all(pair for whole in pairs.values() for pair in whole):
+            in_words = {
+                words: "{} and {}".format(
+                    *((COUNT if words == "scored" else SHARE).format(**one) for one in pair if one)
+                )
+                for words, pair in pairs.items()
+            }
+            both.append({"name": name, **in_words})
+    return both
 
 
 def _identification(report: str) -> str:

@@ -281,7 +281,7 @@ def _judge_robustness(kept: Row) -> Iterator[Sentence]:
             ]  # fmt: skip
             yield _compare(f"{title}: more are flagged with a stronger mark{after}", "Table 2", pairs)
         pairs = [
-            Pair(f"h = {window}, {value:g}, ", "replaced", cell("flagged", REPLACED, window, value),
+            Pair(f"h = {window}, {parameter.split()[-1]} {value:g}, ", "replaced", cell("flagged", REPLACED, window, value),
                  "as written", cell("flagged", None, window, value))
             for window in windows
             for value in strengths
