@@ -264,7 +264,8 @@ def _judge_robustness(kept: Row) -> Iterator[Sentence]:
         mine = [row for row in kept["rows"] if row["method"] == method]
         strengths = sorted({strength(row) for row in mine})
         windows = sorted({row["window"] for row in mine})
-        weak, strong = (f"{parameter.split()[-1]} {value:g}" for value in (strengths[0], strengths[-1]))
+        symbol = parameter.split()[-1]
+        weak, strong = (f"{symbol} {value:g}" for value in (strengths[0], strengths[-1]))
 
         def cell(measure: str, attack: str | None, window: int, value: float, mine: Sequence[Row] = mine) -> Row:
             return next(
@@ -281,7 +282,7 @@ def _judge_robustness(kept: Row) -> Iterator[Sentence]:
             ]  # fmt: skip
             yield _compare(f"{title}: more are flagged with a stronger mark{after}", "Table 2", pairs)
         pairs = [
-            Pair(f"h = {window}, {parameter.split()[-1]} {value:g}, ", "replaced", cell("flagged", REPLACED, window, value),
+            Pair(f"h = {window}, {symbol} {value:g}, ", "replaced", cell("flagged", REPLACED, window, value),
                  "as written", cell("flagged", None, window, value))
             for window in windows
             for value in strengths
@@ -298,7 +299,7 @@ def _judge_robustness(kept: Row) -> Iterator[Sentence]:
                 continue
             first, second = (narrow, wide) if is_more_under_wide else (wide, narrow)
             pairs = [
-                Pair(f"{parameter.split()[-1]} {value:g}, ", f"h = {first}", cell(measure, attack, first, value),
+                Pair(f"{symbol} {value:g}, ", f"h = {first}", cell(measure, attack, first, value),
                      f"h = {second}", cell(measure, attack, second, value))
                 for value in strengths
             ]  # fmt: skip
