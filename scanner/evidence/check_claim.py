@@ -163,6 +163,20 @@ SPLITS = {
     *("BertPreTokenizer", "CharDelimiterSplit", "Digits", "FixedLength", "Punctuation", "Split", "UnicodeScripts"),
     *("Whitespace", "WhitespaceSplit"),
 }  # pre-tokenizers that only cut a text
+FIELDS_OF_STEPS = {  # by kind of step, beside its type
+    "BertNormalizer": {"clean_text", "handle_chinese_chars", "strip_accents", "lowercase"},
+    "ByteLevel": {"add_prefix_space", "trim_offsets", "use_regex"},
+    "CharDelimiterSplit": {"delimiter"},
+    "Digits": {"individual_digits"},
+    "FixedLength": {"length"},
+    "Metaspace": {"replacement", "prepend_scheme", "split", "add_prefix_space"},
+    "Prepend": {"prepend"},
+    "Punctuation": {"behavior"},
+    "Replace": {"pattern", "content"},
+    "Sequence": {"normalizers", "pretokenizers"},
+    "Split": {"pattern", "behavior", "invert"},
+    "Strip": {"strip_left", "strip_right"},
+}
 CONDITIONS = {
     "text": "that scored.txt, or text.txt, is the part of the text that is scored",
     "tokens": "that the tokens are those of the text",
@@ -1198,10 +1212,14 @@ def puts_nothing(tokenizer: bytes) -> bool:
     except ValueError:
         return False
     normalizers, cutters = steps_of(fields.get("normalizer")), steps_of(fields.get("pre_tokenizer"))
-    # two signs are an alphabet: put before each other, they spell any words that a vocabulary was made for
+    changing = [step["type"] for step in (*normalizers, *cutters) if step["type"] not in SPLITS]
+    # two signs are an alphabet: put before each other, they spell any words that a vocabulary was made for. So does
+    # a blank that ByteLevel wrote in letters again and again
     return (
-        all(map(adds_nothing, normalizers))
+        all(map(has_own_fields, (*normalizers, *cutters)))
+        and all(map(adds_nothing, normalizers))
         and all(map(cuts_alone, cutters))
+        and len(set(changing)) == len(changing)
         and sum(step["type"] == "Prepend" for step in normalizers) + sum(map(begins_anew, cutters)) <= 1
     )
 
@@ -1210,10 +1228,15 @@ def steps_of(step: "dict[str, Any] | None") -> "list[dict[str, Any]]":
     """Return the steps of a normalizer or pre-tokenizer, with those of sequences within it."""
     if step is None:
         return []
-    if step["type"] != "Sequence":
+    if step["type"] != "Sequence" or not has_own_fields(step):
         return [step]
     inner = [*step.get("normalizers", ()), *step.get("pretokenizers", ())]
     return [one for each in inner for one in steps_of(each)]
+
+
+def has_own_fields(step: "dict[str, Any]") -> bool:
+    """Return whether a step has no fields of another kind. With them, the library takes some for that kind."""
+    return set(step) - {"type"} <= FIELDS_OF_STEPS.get(step["type"], set())
 
 
 def adds_nothing(normalizer: "dict[str, Any]") -> bool:

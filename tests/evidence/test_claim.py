@@ -544,6 +544,10 @@ def test_one_key_with_a_thousand_tokenizers_counts_a_thousand_times(forger, tmp_
         ),
         ({"type": "NFC"}, True),
         (None, True),
+        ({"type": "BertNormalizer", "prepend": " words that are marked"}, False),
+        ({"type": "Sequence", "normalizers": [], "prepend": " words that are marked"}, False),
+        ({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "ByteLevel"}]}, True),
+        ({"type": "Sequence", "normalizers": [{"type": "ByteLevel"}] * 2}, False),
     ],
 )
 def test_a_normalizer_that_could_put_marked_words_into_any_text_is_known(normalizer, plain):
@@ -567,6 +571,9 @@ BLANK_BEFORE = {"type": "Prepend", "prepend": "\u2581"}
         ({"type": "Sequence", "pretokenizers": [METASPACE, METASPACE]}, None, False),
         ({"type": "Sequence", "normalizers": [], "pretokenizers": [METASPACE | {"replacement": "m"}]}, None, False),
         (METASPACE, BLANK_BEFORE, False),
+        ({"type": "ByteLevel", "add_prefix_space": False}, {"type": "ByteLevel"}, False),
+        ({"type": "Sequence", "pretokenizers": [{"type": "Split"}] * 2}, None, True),
+        ({"type": "Split", "replacement": "m"}, None, False),
         (None, {"type": "Sequence", "normalizers": [BLANK_BEFORE, BLANK_BEFORE | {"prepend": " "}]}, False),
     ],
 )
@@ -586,10 +593,12 @@ def made_to_mark(words: str, way: str) -> str:
             made | {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [made["pre_tokenizer"], *signs]}}
         )
     told = json.dumps(made | {"normalizer": {"type": "Prepend", "prepend": words}})
+    if way == "type of another":  # whose fields it does not have: then the library goes by those that it has
+        return told.replace("Prepend", "BertNormalizer")
     return told if way == "normalizer" else told.replace('"type": "Prepend"', '"type": "Prepend", "type": "ByteLevel"')
 
 
-@pytest.mark.parametrize("way", ["normalizer", "pre-tokenizer", "type that stands twice"])
+@pytest.mark.parametrize("way", ["normalizer", "pre-tokenizer", "type that stands twice", "type of another"])
 def test_a_tokenizer_that_was_made_and_announced_to_mark_every_text_is_told(forger, words, plain, way):
     """Whoever holds a key announces it with a tokenizer that writes marked words before each text, and then waits."""
     once = [place for place, word in enumerate(words.words) if re.search(r"(.)\1", word) is None]
