@@ -35,7 +35,7 @@ questions that it never checks, and a last line that sums up. Its exit code is:
 
 - 0: all checks hold.
 - 1: a check fails.
-- 2: wrong arguments, so no check was made.
+- 2: wrong arguments, or Python was ended before the last line. This is no answer.
 - 3: a check could not be made, and none fails.
 
 The watermark is specified in SPEC.md and SPEC_3.md of brickscan. This file was written from them and shares no code
@@ -66,6 +66,7 @@ import json
 import math
 import os
 import re
+import subprocess
 import unicodedata
 from collections.abc import Sequence
 from fractions import Fraction
@@ -121,6 +122,7 @@ CHARACTERS = 0x110000 - 2048  # of Unicode
 LATEST = 253_402_300_800 * 10**6  # microseconds until the year 10000
 MOST_POSITIONS = 1000  # positions that count in a claim with seeds
 FEWEST_BEFORE = 3  # least h of a key whose seeds are shown: shorter windows occur in too many texts
+ALONE = "CHECK_CLAIM_ALONE"  # in the environment of the process that checks
 KNOWN = {
     *("claim.json", "text.txt", "scored.txt", "tokens.csv", "tokenizer.json", "record.json", "README"),
     *("seeds.json", "events.jsonl", "name.json"),
@@ -546,7 +548,7 @@ class Findings:
             what = f"{what[:LONGEST_LINE]} ..."
         if result == "FAILS":
             self.failing.append(what)
-        print(f"{result:11} {what}")
+        print(f"{result:11} {what}", flush=True)
 
 
 def first_bytes(raw: bytes) -> bytes:
@@ -586,7 +588,7 @@ def check_posted(text: str, posted: str, log10_p: float, findings: Findings) -> 
     posted: a copy of the text as it was posted.
     log10_p: the larger one of both rules, corrected.
     """
-    text, posted = with_line_ends(text), with_line_ends(posted)
+    text, posted = as_saved(text), as_saved(posted)
     changes = changes_between(posted, text, MOST_CHANGES)
     if not changes:
         findings.holds("text", True, "text.txt is the posted copy, character for character")
@@ -685,6 +687,11 @@ def with_line_ends(text: str) -> str:
     if text.count("\r\n") == text.count("\n"):
         text = text.replace("\r\n", "\n")
     return text[:-1] if text.endswith("\n") else text
+
+
+def as_saved(text: str) -> str:
+    """Return a text without what editors change when they save it: line ends, and a byte order mark before it."""
+    return with_line_ends(text[1:] if text.startswith("\ufeff") else text)
 
 
 def characters_unseen(text: str) -> int:
@@ -1756,7 +1763,7 @@ def read_posted(words: "list[str]") -> "tuple[list[str], str | None]":
     if {*folder} & {*copy.parents}:
         raise ValueError(f"--posted: {files[0]!a} is in FOLDER, and so not your own copy of the text")
     try:
-        return others, Path(files[0]).read_bytes().decode("utf-8-sig")
+        return others, Path(files[0]).read_bytes().decode("utf-8")
     except OSError as error:
         raise ValueError(f"--posted: {files[0]!a} cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
@@ -1769,6 +1776,7 @@ def main() -> int:
     Returns:
         0: all checks hold. 1: a check fails. 2: wrong arguments. 3: a check could not be made.
     """
+    findings = Findings()
     try:
         words, posted = read_posted(sys.argv[1:])
         folder, secret, paths = read_arguments(words)
@@ -1776,11 +1784,14 @@ def main() -> int:
         print(f"nothing was checked: {error}")
         print("usage: python -I check_claim.py FOLDER [SECRET_FILE] [LIST HEAD] [--posted FILE]")
         return 2
-    findings = Findings()
+    except OSError as error:
+        return refuse_unreadable(error)
     try:
         checked = check(read_folder(folder), secret, paths, findings, posted)
         if checked is not None and checked[1] is not None and secret is not None:
             check_root(checked[0], checked[1], findings)
+    except OSError as error:
+        return refuse_unreadable(error)
     except BaseException as error:  # a fault in a tokenizer makes the library panic, and a panic is no Exception
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise
@@ -1794,5 +1805,26 @@ def main() -> int:
     return 1 if findings.failed else 3 if findings.unchecked else 0
 
 
+def refuse_unreadable(error: OSError) -> int:
+    """Say that a file cannot be read here, such as one of another owner. This does not make the claim false."""
+    print(f"nothing was checked: {error.filename!a} cannot be read ({error.strerror})")
+    return 2
+
+
+def main_in_process() -> int:
+    """Check the claim in a process of its own. Return what `main` returns.
+
+    A tokenizer of whoever makes the claim can take all memory, and then its library, or the system, ends the process.
+    """
+    options = ["-I", *(["-S"] if sys.flags.no_site else [])]
+    command, inner = [sys.executable, *options, __file__, *sys.argv[1:]], {**os.environ, ALONE: "1"}
+    code = subprocess.run(command, env=inner, check=False).returncode
+    if code in range(4):
+        return code
+    print(f"nothing was checked to its end: Python was ended ({code}), as by a tokenizer that takes all memory")
+    print("the lines above are no answer")
+    return 2
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main() if ALONE in os.environ else main_in_process())

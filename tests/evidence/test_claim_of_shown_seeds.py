@@ -7,6 +7,9 @@ import json
 import math
 import random
 import re
+import resource
+import subprocess
+import sys
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -462,6 +465,16 @@ def test_a_few_characters_that_readers_do_not_see_say_nothing_against_a_small_p(
     assert "NOT CHECKED that 18 characters of the text, which programs do not show" in forger.claim()[1]
 
 
+def test_a_copy_with_the_byte_order_mark_of_the_post(tmp_path, words):
+    """It was taken off the copy alone: the same bytes differed in a character."""
+    forger = make(tmp_path, words, groups=None)
+    forger.text = "\ufeff" + forger.mark_words(words, 60)
+    forger.claim()
+    for copy in (forger.text, forger.text[1:]):
+        said = checked_with_copy(forger, copy.encode())[1]
+        assert "holds       text.txt is the posted copy, character for character" in said, said
+
+
 def checked_with_copy(forger: ShownForger, raw: bytes) -> tuple[int, str]:
     copy = forger.folder.with_name("posted.txt")
     copy.write_bytes(raw)
@@ -862,6 +875,48 @@ def test_a_tokenizer_that_ends_its_library_in_a_panic(forger, words, tmp_path):
     code, said = forger.claim()
     assert (code, "FAILS       this cannot be read: " in said, "what this file never checks" in said) == (1, True, True)
     assert "PanicException" in said
+
+
+def test_a_tokenizer_that_takes_all_memory_leaves_a_last_line(forger, words, plain, tmp_path):
+    """Its tokens are not those of the text. All lines that said `holds` were lost, or stood there as the answer."""
+    reads, grows = forger.tokenizer, tmp_path / "grows.json"
+    step = {"type": "Replace", "pattern": {"String": " "}, "content": " " * 1000}
+    more = {"normalizer": {"type": "Sequence", "normalizers": [step] * 9}}
+    grows.write_text(json.dumps(json.loads(reads.read_bytes()) | more))
+    forger.tokenizer = grows
+    tokens = encode(reads, forger.mark_words(words, 130))
+    forger.tokens = lambda: tokens
+    forger.text = plain(130, 7)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forger, "checked", lambda: (0, ""))
+        forger.claim()
+    limit = 2**32
+    done = subprocess.run(
+        [sys.executable, "-I", check_claim.__file__, forger.folder],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+    )
+    last = done.stdout.splitlines()[-2:]
+    assert (done.returncode, last[0].startswith("nothing was checked to its end: ")) == (2, True), done
+    assert last[1] == "the lines above are no answer"
+    assert len(lines_of(done.stdout, "holds")) > 10
+
+
+@pytest.mark.parametrize("function", ["exists", "iterdir", "read_bytes"])
+def test_a_folder_that_cannot_be_read_here_makes_no_claim_void(forger, function, monkeypatch):
+    """As one of another owner: the claim's is readable by whoever made it alone."""
+    forger.claim()
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, function, refuse)
+    code, said = forger.checked()
+    assert (code, len(said.splitlines())) == (2, 1)
+    assert said.startswith("nothing was checked: '")
+    assert said.endswith("' cannot be read (Permission denied)\n")
 
 
 def test_more_tokens_than_a_text_has_are_refused_unread(forger, monkeypatch):
