@@ -1608,7 +1608,8 @@ def read_folder(folder: Path) -> "dict[str, bytes]":
 
 def refuse_large(name: str, size: int) -> None:
     """Raise ValueError if a file of a claim has so many bytes that reading it could take all memory."""
-    if size > (largest := LARGEST_OF.get(name, LARGEST)):
+    largest = LARGEST_OF.get(name, LARGEST)  # no operator of Python 3.8: an older one could not say that it is too old
+    if size > largest:
         raise ValueError(f"{name!a} has more than {largest} bytes")
 
 
