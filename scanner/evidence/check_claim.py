@@ -1200,8 +1200,13 @@ def check_tokenizer(
     if not puts_nothing(data):
         what = "that the tokenizer adds no marked words to a text: its normalizer or pre-tokenizer could; read it"
         findings.left("tokens", what)
-    inner = tokenizers.Tokenizer.from_buffer(data)
-    inner.encode_special_tokens = True
+    try:
+        inner = tokenizers.Tokenizer.from_buffer(data)
+        inner.encode_special_tokens = True
+    except Exception as error:  # such as of an old library, which does not know newer tokenizers
+        opened_by = f"tokenizers {tokenizers.__version__} cannot open their tokenizer, as the newest may: {error!a}"
+        findings.left("tokens", f"that the tokens are those of the text: {opened_by}")
+        return
     inner.no_truncation()
     inner.no_padding()
     token_ids = inner.encode(text, add_special_tokens=False).ids
@@ -1219,7 +1224,7 @@ def puts_nothing(tokenizer: bytes) -> bool:
     except ValueError:
         return False
     normalizers, cutters = steps_of(fields.get("normalizer")), steps_of(fields.get("pre_tokenizer"))
-    changing = [step["type"] for step in (*normalizers, *cutters) if step["type"] not in SPLITS]
+    changing = [step.get("type") for step in (*normalizers, *cutters) if step.get("type") not in SPLITS]
     # two signs are an alphabet: put before each other, they spell any words that a vocabulary was made for. So does
     # a blank that ByteLevel wrote in letters again and again
     return (
@@ -1235,7 +1240,7 @@ def steps_of(step: "dict[str, Any] | None") -> "list[dict[str, Any]]":
     """Return the steps of a normalizer or pre-tokenizer, with those of sequences within it."""
     if step is None:
         return []
-    if step["type"] != "Sequence" or not has_own_fields(step):
+    if step.get("type") != "Sequence" or not has_own_fields(step):
         return [step]
     inner = [*step.get("normalizers", ()), *step.get("pretokenizers", ())]
     return [one for each in inner for one in steps_of(each)]
@@ -1243,12 +1248,12 @@ def steps_of(step: "dict[str, Any] | None") -> "list[dict[str, Any]]":
 
 def has_own_fields(step: "dict[str, Any]") -> bool:
     """Return whether a step has no fields of another kind. With them, the library takes some for that kind."""
-    return set(step) - {"type"} <= FIELDS_OF_STEPS.get(step["type"], set())
+    return set(step) - {"type"} <= FIELDS_OF_STEPS.get(step.get("type", ""), set())
 
 
 def adds_nothing(normalizer: "dict[str, Any]") -> bool:
     """Return whether a step of a normalizer can insert only the sign of a blank into a text."""
-    kind = normalizer["type"]
+    kind = normalizer.get("type")
     if kind == "Prepend":
         return bool(normalizer["prepend"] in (" ", BLANK))
     if kind == "Replace":
@@ -1258,7 +1263,8 @@ def adds_nothing(normalizer: "dict[str, Any]") -> bool:
 
 def cuts_alone(step: "dict[str, Any]") -> bool:
     """Return whether a step of a pre-tokenizer can insert only the sign of a blank into a text."""
-    return step["type"] in SPLITS | {"ByteLevel"} or (step["type"] == "Metaspace" and step["replacement"] == BLANK)
+    kind = step.get("type")
+    return kind in SPLITS | {"ByteLevel"} or (kind == "Metaspace" and step["replacement"] == BLANK)
 
 
 def begins_anew(step: "dict[str, Any]") -> bool:

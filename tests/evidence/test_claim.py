@@ -545,6 +545,7 @@ def test_one_key_with_a_thousand_tokenizers_counts_a_thousand_times(forger, tmp_
         ({"type": "NFC"}, True),
         (None, True),
         ({"type": "BertNormalizer", "prepend": " words that are marked"}, False),
+        ({"prepend": " words that are marked"}, False),
         ({"type": "Sequence", "normalizers": [], "prepend": " words that are marked"}, False),
         ({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "ByteLevel"}]}, True),
         ({"type": "Sequence", "normalizers": [{"type": "ByteLevel"}] * 2}, False),

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from scanner.evidence import check_claim
 from scanner.evidence.check_claim import Mark, chosen_of, leaf_of, places_in
-from tests.support.forged_claims import check, encode
+from tests.support.forged_claims import LIBRARY, check, encode
 from tests.support.shown_claims import SALT, SEEDS, ShownForger, Unit
 
 ANSWERS = Path(check_claim.__file__).parents[1] / "watermark" / "native"
@@ -908,6 +908,18 @@ def test_a_tokenizer_that_takes_all_memory_leaves_a_last_line(forger, words, pla
     assert (done.returncode, last[0].startswith("nothing was checked to its end: ")) == (2, True), done
     assert last[1] == "the lines above are no answer"
     assert len(lines_of(done.stdout, "holds")) > 10
+
+
+def test_an_old_library_makes_no_claim_void(forger, monkeypatch):
+    """Releases up to 0.19 cannot open the tokenizers of later ones; whoever has one was told that it is void."""
+    forger.claim()
+
+    def refuse(data: bytes) -> None:
+        raise ValueError(f"Cannot instantiate Tokenizer from buffer of {len(data)} bytes")
+
+    monkeypatch.setattr(LIBRARY.Tokenizer, "from_buffer", refuse)
+    code, said = forger.checked()
+    assert (code, "FAILS" in said, "cannot open their tokenizer, as the newest may" in said) == (3, False, True), said
 
 
 @pytest.mark.parametrize("function", ["exists", "iterdir", "read_bytes"])
