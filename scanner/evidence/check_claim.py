@@ -35,7 +35,7 @@ questions that it never checks, and a last line that sums up. Its exit code is:
 
 - 0: all checks hold.
 - 1: a check fails.
-- 2: wrong arguments, or Python was ended before the last line. This is no answer.
+- 2: wrong arguments, a folder that cannot be read, or Python was ended before the last line. This is no answer.
 - 3: a check could not be made, and none fails.
 
 The watermark is specified in SPEC.md and SPEC_3.md of brickscan. This file was written from them and shares no code
