@@ -68,7 +68,7 @@ import os
 import re
 import subprocess
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -129,6 +129,13 @@ KNOWN = {
 }
 LEFT_BY_SYSTEMS = re.compile(r"\.DS_Store|\._.*|Thumbs\.db|desktop\.ini", re.DOTALL)  # of macOS and Windows; never read
 BLANK = "\u2581"  # stands for a blank in many tokenizers
+VISIBLE = (*range(33, 127), *range(161, 173), *range(174, 256))
+INVISIBLE_BYTES = sorted({*range(256)} - {*VISIBLE})
+BYTES = {  # by the letter that stands for it in GPT-2's vocabulary, and in most since
+    **{chr(byte): byte for byte in VISIBLE},
+    **{chr(256 + at): byte for at, byte in enumerate(INVISIBLE_BYTES)},
+}
+BYTE = re.compile("<0x[0-9A-F]{2}>")  # stands for a byte in many tokenizers
 INVISIBLE = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
@@ -160,25 +167,6 @@ BLOCK = f"{LINE_BEGIN}-----BEGIN C2PA MANIFEST-----{REFERENCE}-----END C2PA MANI
 ARMOUR = re.compile(rf"(?:\r?\n|\A){BLOCK}\Z|(?:(?<=\n)|\A){BLOCK}\r?\n")
 MOST_TERMS = 10_000_000  # terms to compute for other messages of a key of version 1: about a minute
 RESERVED_EVERY = 20  # of each 20 messages, the last is given to no user
-PLAIN = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Strip", "StripAccents", "Nmt", "BertNormalizer", "ByteLevel"}
-SPLITS = {
-    *("BertPreTokenizer", "CharDelimiterSplit", "Digits", "FixedLength", "Punctuation", "Split", "UnicodeScripts"),
-    *("Whitespace", "WhitespaceSplit"),
-}  # pre-tokenizers that only cut a text
-FIELDS_OF_STEPS = {  # by kind of step, beside its type
-    "BertNormalizer": {"clean_text", "handle_chinese_chars", "strip_accents", "lowercase"},
-    "ByteLevel": {"add_prefix_space", "trim_offsets", "use_regex"},
-    "CharDelimiterSplit": {"delimiter"},
-    "Digits": {"individual_digits"},
-    "FixedLength": {"length"},
-    "Metaspace": {"replacement", "prepend_scheme", "split", "add_prefix_space"},
-    "Prepend": {"prepend"},
-    "Punctuation": {"behavior"},
-    "Replace": {"pattern", "content"},
-    "Sequence": {"normalizers", "pretokenizers"},
-    "Split": {"pattern", "behavior", "invert"},
-    "Strip": {"strip_left", "strip_right"},
-}
 CONDITIONS = {
     "text": "that scored.txt, or text.txt, is the part of the text that is scored",
     "tokens": "that the tokens are those of the text",
@@ -1191,15 +1179,15 @@ def check_tokenizer(
     if findings.failed:
         findings.left("tokens", "that the tokens are those of the text: the tokenizer of a failing claim is not run")
         return
+    if not spell(data, tokens, text):
+        what = "that the tokenizer adds no marked words to a text: its tokens do not spell this text; read it"
+        findings.left("tokens", what)
     try:
         import tokenizers
     except ImportError:
         what = "install the library `tokenizers` into a venv, since -I ignores what is installed only for your user"
         findings.left("tokens", f"that the tokens are those of the text: {what}")
         return
-    if not puts_nothing(data):
-        what = "that the tokenizer adds no marked words to a text: its normalizer or pre-tokenizer could; read it"
-        findings.left("tokens", what)
     try:
         inner = tokenizers.Tokenizer.from_buffer(data)
         inner.encode_special_tokens = True
@@ -1214,64 +1202,75 @@ def check_tokenizer(
     findings.holds("tokens", token_ids == tokens, what)
 
 
-def puts_nothing(tokenizer: bytes) -> bool:
-    """Return whether a tokenizer can insert only one sign of a blank before each piece of a text.
+def spell(tokenizer: bytes, tokens: "list[int]", text: str) -> bool:
+    """Return whether tokens, one after the other, stand for a text and for nothing else.
 
-    If a field stands twice, the library may read another one than this file does, and insert anything.
+    A tokenizer is a program: its steps can put words before every text. Each token that stands for a part of the text
+    shows that they did not, whatever the steps are.
     """
     try:
         fields = read_json(tokenizer, "tokenizer.json")
-    except ValueError:
-        return False
-    normalizers, cutters = steps_of(fields.get("normalizer")), steps_of(fields.get("pre_tokenizer"))
-    changing = [step.get("type") for step in (*normalizers, *cutters) if step.get("type") not in SPLITS]
-    # two signs are an alphabet: put before each other, they spell any words that a vocabulary was made for. So does
-    # a blank that ByteLevel wrote in letters again and again
-    return (
-        all(map(has_own_fields, (*normalizers, *cutters)))
-        and all(map(adds_nothing, normalizers))
-        and all(map(cuts_alone, cutters))
-        and len(set(changing)) == len(changing)
-        and sum(step["type"] == "Prepend" for step in normalizers) + sum(map(begins_anew, cutters)) <= 1
-    )
+        names = token_names(fields)
+        written = {written for read in (read_bytes, read_blanks) for written in read(fields, names, tokens)}
+    except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError):
+        return False  # not the form of a tokenizer, or two names of a token
+    return any(written & {form, f" {form}"} for form in text_forms(text))
 
 
-def steps_of(step: "dict[str, Any] | None") -> "list[dict[str, Any]]":
-    """Return the steps of a normalizer or pre-tokenizer, with those of sequences within it."""
-    if step is None:
-        return []
-    if step.get("type") != "Sequence" or not has_own_fields(step):
-        return [step]
-    inner = [*step.get("normalizers", ()), *step.get("pretokenizers", ())]
-    return [one for each in inner for one in steps_of(each)]
+def token_names(fields: "dict[str, Any]") -> "dict[int, str]":
+    """Return the name of each token in its vocabulary, by number.
+
+    Raises:
+        ValueError: a token has two names, so it could stand for either.
+    """
+    vocabulary = fields["model"]["vocab"]
+    if isinstance(vocabulary, list):  # Unigram
+        pairs = [(number, name) for number, (name, _) in enumerate(vocabulary)]
+    else:
+        pairs = [(number, name) for name, number in vocabulary.items()]
+    pairs += [(token["id"], token["content"]) for token in fields.get("added_tokens") or ()]
+    names = dict(pairs)
+    if any(names[number] != name for number, name in pairs):
+        raise ValueError("a token has two names")
+    return names
 
 
-def has_own_fields(step: "dict[str, Any]") -> bool:
-    """Return whether a step has no fields of another kind. With them, the library takes some for that kind."""
-    return set(step) - {"type"} <= FIELDS_OF_STEPS.get(step.get("type", ""), set())
+def read_bytes(fields: "dict[str, Any]", names: "dict[int, str]", tokens: "list[int]") -> "set[str]":
+    """Return the text of tokens whose names have a letter for each byte, as GPT-2's. Empty: theirs have not."""
+    added = {token["id"]: token["content"].encode() for token in fields.get("added_tokens") or ()}
+    try:
+        parts = [added.get(token) or bytes(map(BYTES.__getitem__, names[token])) for token in tokens]
+    except KeyError:
+        return set()
+    return join_parts(parts)
 
 
-def adds_nothing(normalizer: "dict[str, Any]") -> bool:
-    """Return whether a step of a normalizer can insert only the sign of a blank into a text."""
-    kind = normalizer.get("type")
-    if kind == "Prepend":
-        return bool(normalizer["prepend"] in (" ", BLANK))
-    if kind == "Replace":
-        return bool(normalizer["pattern"] == {"String": " "} and normalizer["content"] == BLANK)
-    return kind in PLAIN
+def read_blanks(fields: "dict[str, Any]", names: "dict[int, str]", tokens: "list[int]") -> "set[str]":
+    """Return the text of tokens whose names have a sign for a blank, or for the inside or the end of a word."""
+    inside = "##" if fields["model"].get("type") == "WordPiece" else ""
+    parts = []
+    for token in tokens:
+        name = names[token].removeprefix(inside).removesuffix("</w>").replace(BLANK, " ")
+        parts.append(bytes([int(name[3:5], 16)]) if BYTE.fullmatch(name) else name.encode())
+    return join_parts(parts)
 
 
-def cuts_alone(step: "dict[str, Any]") -> bool:
-    """Return whether a step of a pre-tokenizer can insert only the sign of a blank into a text."""
-    kind = step.get("type")
-    return kind in SPLITS | {"ByteLevel"} or (kind == "Metaspace" and step["replacement"] == BLANK)
+def join_parts(parts: "list[bytes]") -> "set[str]":
+    """Return the text of its parts. Empty: they are no text, or one of them stands for nothing."""
+    try:
+        return {b"".join(parts).decode("utf-8")} if all(parts) else set()
+    except UnicodeDecodeError:
+        return set()
 
 
-def begins_anew(step: "dict[str, Any]") -> bool:
-    """Return whether a step of a pre-tokenizer puts the sign of a blank before what it is given."""
-    if step["type"] == "Metaspace":
-        return step.get("prepend_scheme") != "never"
-    return step["type"] == "ByteLevel" and step.get("add_prefix_space") is not False
+def text_forms(text: str) -> "Iterator[str]":
+    """Return a text and what usual tokenizers make of it first: normal forms, lower case, no accents, fewer blanks."""
+    for form in (None, "NFC", "NFKC", "NFD", "NFKD"):
+        whole = unicodedata.normalize(form, text) if form else text
+        letters = unicodedata.normalize("NFD", whole)
+        for accents in (whole, "".join(letter for letter in letters if unicodedata.category(letter) != "Mn")):
+            for case in (accents, accents.lower()):
+                yield from (case, case.strip(), BLANKS.sub(" ", case).strip(), BLANKS.sub("", case))
 
 
 def read_list(paths: "list[str]") -> "tuple[list[list[str]], int | None]":

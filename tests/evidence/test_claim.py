@@ -17,6 +17,9 @@ from pathlib import Path
 
 import c2pa_text
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from scanner.evidence import check_claim
 from scanner.evidence.check_claim import Findings, Mark, any_of, first_bytes, scored_text, windows_of
@@ -525,63 +528,69 @@ def test_one_key_with_a_thousand_tokenizers_counts_a_thousand_times(forger, tmp_
     assert (code, "NOT CHECKED why correction = 4.0: 1000 keys were announced" in said) == (3, True), said
 
 
+PIECES = [*" abcdefgh.éÉ\n\u2581", "ab", "cd", "\u2581a", "e\u0301"]
+
+
+def usual_tokenizer(kind: str) -> Tokenizer:
+    """Make a tokenizer of a kind that models have, whose vocabulary has all of PIECES."""
+    if kind == "bytes":
+        return Tokenizer.from_file(str(TOKENIZER))
+    if kind == "words":
+        whole = {piece: number for number, piece in enumerate(["[UNK]", *PIECES, *(f"##{piece}" for piece in PIECES)])}
+        tokenizer = Tokenizer(models.WordPiece(whole, unk_token="[UNK]"))
+        tokenizer.normalizer = normalizers.BertNormalizer()
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        return tokenizer
+    if kind == "unigram":
+        tokenizer = Tokenizer(models.Unigram([(piece, -1.0) for piece in PIECES], None, byte_fallback=False))
+        tokenizer.normalizer = normalizers.NFKC()
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        return tokenizer
+    units = [*(f"<0x{byte:02X}>" for byte in range(256)), *dict.fromkeys("".join(PIECES)), "ab"]
+    whole = {piece: number for number, piece in enumerate(units)}
+    tokenizer = Tokenizer(models.BPE(whole, [("a", "b")], byte_fallback=True))
+    first = [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+    tokenizer.normalizer = normalizers.Sequence(first)
+    return tokenizer
+
+
+@pytest.mark.parametrize("kind", ["bytes", "words", "unigram", "bytes for unheard signs"])
+@given(text=st.text("abcdefgh. é\n", min_size=1, max_size=40), place=st.integers(0, 40))
+@settings(max_examples=25)
+def test_tokens_of_usual_tokenizers_spell_their_text_and_no_other(kind, text, place):
+    tokenizer = usual_tokenizer(kind)
+    tokens = tokenizer.encode(text, add_special_tokens=False).ids
+    assume(tokens)
+    raw = tokenizer.to_str().encode()
+    assert check_claim.spell(raw, tokens, text)
+    letter = tokenizer.encode("c", add_special_tokens=False).ids[-1:]
+    place %= len(tokens) + 1
+    assert not check_claim.spell(raw, tokens[:place] + letter + tokens[place:], text)
+    if "c" in text:
+        assert not check_claim.spell(raw, tokens, text.replace("c", "", 1))
+
+
 @pytest.mark.parametrize(
-    ("normalizer", "plain"),
+    "change",
     [
-        ({"type": "Prepend", "prepend": " words that are marked"}, False),
-        ({"type": "Replace", "pattern": {"Regex": "^"}, "content": " words that are marked"}, False),
-        ({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Prepend", "prepend": "words"}]}, False),
-        ({"type": "Precompiled", "precompiled_charsmap": "AAAA"}, False),
-        (
-            {
-                "type": "Sequence",
-                "normalizers": [
-                    {"type": "Prepend", "prepend": "\u2581"},
-                    {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
-                ],
-            },
-            True,
-        ),
-        ({"type": "NFC"}, True),
-        (None, True),
-        ({"type": "BertNormalizer", "prepend": " words that are marked"}, False),
-        ({"prepend": " words that are marked"}, False),
-        ({"type": "Sequence", "normalizers": [], "prepend": " words that are marked"}, False),
-        ({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "ByteLevel"}]}, True),
-        ({"type": "Sequence", "normalizers": [{"type": "ByteLevel"}] * 2}, False),
+        {"vocab": {"a": 0, "b": 1, "": 2}},
+        {"vocab": {"a": 0, "b": 1, "x": 2, "y": 2}},  # a token that stands for either
+        {"vocab": {"a": 0, "b": 1, "##": 2}, "type": "WordPiece"},
+        {"vocab": {"a": 0, "b": 1, "\u0301": 2}},  # an accent, put in where blanks are left out
+        {"vocab": {"a": 0, "b": 1}},
+        {"vocab": [["a", 0.0], ["b", 0.0], ["c", 0.0]]},
+        {"vocab": 3},
     ],
 )
-def test_a_normalizer_that_could_put_marked_words_into_any_text_is_known(normalizer, plain):
-    assert check_claim.puts_nothing(json.dumps({"normalizer": normalizer}).encode()) is plain
+def test_a_token_that_stands_for_no_part_of_the_text_is_told(change):
+    fields = {"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, " ": 2}}, "added_tokens": None}
+    assert check_claim.spell(json.dumps(fields).encode(), [2, 0, 2, 1], "a b")
+    changed = json.dumps(fields | {"model": fields["model"] | change}).encode()
+    assert not check_claim.spell(changed, [2, 0, 2, 1], "a b")
+    assert not check_claim.spell(json.dumps(fields).encode(), [2, 2, 0, 2, 1], "a b")  # one blank, not two
 
 
 METASPACE = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": False}
-BLANK_BEFORE = {"type": "Prepend", "prepend": "\u2581"}
-
-
-@pytest.mark.parametrize(
-    ("cutter", "normalizer", "plain"),
-    [
-        (None, None, True),
-        (METASPACE, None, True),
-        (METASPACE | {"prepend_scheme": "never"}, BLANK_BEFORE, True),
-        ({"type": "ByteLevel", "add_prefix_space": True}, None, True),
-        ({"type": "Sequence", "pretokenizers": [{"type": "Split"}, {"type": "ByteLevel"}]}, None, True),
-        (METASPACE | {"replacement": "m"}, None, False),
-        ({"type": "Unheard"} | {"replacement": "\u2581"}, None, False),
-        ({"type": "Sequence", "pretokenizers": [METASPACE, METASPACE]}, None, False),
-        ({"type": "Sequence", "normalizers": [], "pretokenizers": [METASPACE | {"replacement": "m"}]}, None, False),
-        (METASPACE, BLANK_BEFORE, False),
-        ({"type": "ByteLevel", "add_prefix_space": False}, {"type": "ByteLevel"}, False),
-        ({"type": "Sequence", "pretokenizers": [{"type": "Split"}] * 2}, None, True),
-        ({"type": "Split", "replacement": "m"}, None, False),
-        (None, {"type": "Sequence", "normalizers": [BLANK_BEFORE, BLANK_BEFORE | {"prepend": " "}]}, False),
-    ],
-)
-def test_a_pre_tokenizer_that_could_put_marked_words_into_any_text_is_known(cutter, normalizer, plain):
-    """It spells them of signs that it puts before each other; of a blank alone, one does no harm."""
-    made = {"normalizer": normalizer, "pre_tokenizer": cutter}
-    assert check_claim.puts_nothing(json.dumps(made).encode()) is plain
 
 
 def made_to_mark(words: str, way: str) -> str:
