@@ -178,7 +178,14 @@ class OpenedCheck:
     ) -> None:
         can_be_shown = any(key.record is not None for key in check.keys)
         self._lease = take_lease(check.registry, reader or "", needed=reader is not None and can_be_shown)
-        weakref.finalize(self, self._lease.end)
+        end = weakref.finalize(self, self._lease.end)
+        try:
+            self._open(check, holders, fast=fast)
+        except BaseException:
+            end()  # the error may be kept for long, as in a notebook, and claims would wait for nobody
+            raise
+
+    def _open(self, check: TextCheck, holders: NamesUsers | None, *, fast: bool) -> None:
         self._shown = shown_now(check.registry, check.keys)
         self._lease.read(_numbers(self._shown))  # claims wait for a lease without it, and opening keys takes long
         self._check, self.opened_keys = check, open_keys(check.registry, check.keys, fast=fast, shown=self._shown)

@@ -181,6 +181,8 @@ def test_who_opens_keys_says_first_what_it_has_read(folder, monkeypatch):
         raise MemoryError
 
     monkeypatch.setattr("scanner.detection.one_text.open_keys", killed)
-    with pytest.raises(MemoryError):
+    with pytest.raises(MemoryError) as kept:  # as in a notebook, where the object would live on in the traceback
         OpenedCheck(TextCheck.of_registry(folder, ("seeded",), 1e-6), fast=False, reader="detector")
     assert said == [{"seeded": 1}]
+    assert readers_before(folder, "seeded", 9) == []
+    del kept
