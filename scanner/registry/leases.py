@@ -147,7 +147,8 @@ def _held(folder: Path | str) -> list[Lease]:
         if not is_there(path):
             return []
         now = _now_beside(path)
-        for file in list_files(path, ".json"):
+        # twice, because some file systems (btrfs) leave out a file that is being replaced: no lease is replaced so soon
+        for file in sorted({*list_files(path, ".json"), *list_files(path, ".json")}):
             with suppress(FileNotFoundError):  # its reader ended it at the same time
                 lease = _read(file)
                 if now > lease.expires + MARGIN:
