@@ -172,7 +172,8 @@ def open(registry: Path | str, keys: Sequence[str] = (), false_positive_rate: fl
         raise Refused(f"false_positive_rate: {false_positive_rate!r}: give a rate between 0 and 1, such as 1e-6")
     if not isinstance(registry, str | Path):
         raise Refused(f"registry: {type(registry).__name__}: give the folder or URI of a registry, as text or a Path")
-    path = registry if is_uri(str(registry)) else Path(registry)
+    # absolute, because the program may change its working folder, and the registry is read again each minute
+    path = registry if is_uri(str(registry)) else Path(registry).absolute()
     return OpenedRegistry(path, _listed("keys", keys), false_positive_rate)
 
 

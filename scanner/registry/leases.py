@@ -207,12 +207,12 @@ class HeldLease:
     """
 
     def __init__(self, folder: Path | str, kind: str) -> None:
-        self._folder, self._kind = Path(folder) / LEASES_FOLDER, kind
+        self._folder, self._kind = Path(folder).absolute() / LEASES_FOLDER, kind
         self._follow: weakref.WeakMethod[Callable[[], Mapping[str, int]]] | None = None
-        self._begin()
+        self._begin(is_first=True)
         self._ready_in = self._pid
 
-    def _begin(self) -> None:
+    def _begin(self, *, is_first: bool = False) -> None:
         self._name, self._pid = f"{self._kind}-{socket.gethostname()}-{secrets.token_hex(6)}", os.getpid()
         self._path = self._folder / f"{self._name}.json"
         self._events: Mapping[str, int] | None = None
@@ -222,13 +222,14 @@ class HeldLease:
         self._valid_until, self._expires = 0.0, datetime.now(UTC)
         begun = _seconds()
         try:
-            make_private(self._path.parent)
+            if is_first:  # a forked process makes no folder: if the registry was moved, nobody would look into it
+                make_private(self._folder)
             if self._kind == SCAN:
                 write_whole(self._folder / _TRACE, lambda _: None)
             self._write(begun)
         except OSError as error:
             raise Refused(
-                f"{self._path.parent}: cannot be written ({error.strerror}). Every process that scores or marks with "
+                f"{self._folder}: cannot be written ({error.strerror}). Every process that scores or marks with "
                 "keys of version 3 records there which claims it knows of: mount this folder as writable, and the "
                 "same folder for all processes that read the registry"
             ) from None

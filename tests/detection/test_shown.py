@@ -3,6 +3,7 @@
 import gc
 from pathlib import Path
 
+import brickscan
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -186,3 +187,15 @@ def test_who_opens_keys_says_first_what_it_has_read(folder, monkeypatch):
     assert said == [{"seeded": 1}]
     assert readers_before(folder, "seeded", 9) == []
     del kept
+
+
+def test_a_program_that_changes_its_working_folder_reads_the_same_registry(folder, marked, monkeypatch):
+    text = marked(message_of(folder, "seeded", "alice"), 300, 1)
+    monkeypatch.chdir(folder.parent)
+    opened = brickscan.open(folder.name)
+    monkeypatch.chdir(folder)
+    assert opened.check(text).users == ("alice",)
+    show_text(folder, text)
+    opened._check._lease.renew()
+    assert opened.check(text).users == ()
+    assert opened.messages("seeded", ["alice"])

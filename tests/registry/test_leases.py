@@ -371,6 +371,32 @@ def test_a_process_that_was_forked_uses_no_events_of_its_parent(tmp_path, held, 
     assert said == says
 
 
+@pytest.mark.parametrize("change", ["another working folder", "the registry was moved"])
+def test_a_process_that_was_forked_takes_no_lease_where_nobody_looks(tmp_path, monkeypatch, change):
+    """No event is there either, so that all that claims have shown would count as secret."""
+    registry, reader, own = tmp_path / "registry", Reader(), os.getpid()
+    monkeypatch.chdir(tmp_path)
+    with leased("registry", "program", needed=True) as lease:
+        lease.read(reader.read_anew())
+        lease.follow(reader.read_anew)
+        (tmp_path / "elsewhere").mkdir()
+        if change == "another working folder":
+            monkeypatch.chdir("elsewhere")
+        else:
+            registry.rename(tmp_path / "elsewhere" / "registry")
+        with monkeypatch.context() as patch:
+            patch.setattr("scanner.registry.leases.os.getpid", lambda: own + 1)
+            if change == "another working folder":
+                lease.check()
+                assert len(readers_before(registry, "k1", 1)) == 2
+                assert [*(tmp_path / "elsewhere").iterdir()] == []
+                lease.end()
+            else:
+                with pytest.raises(Refused, match="leases: cannot be written"):
+                    lease.check()
+                assert not registry.exists()
+
+
 @pytest.mark.parametrize("lacks", [0, 1])
 def test_a_lease_that_a_listing_leaves_out_counts(tmp_path, held, monkeypatch, lacks):
     """btrfs leaves out a file that is being replaced: its old name is gone, and its new one too far behind."""

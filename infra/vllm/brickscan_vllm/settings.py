@@ -59,7 +59,7 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
         raise Refused(f"{LOGPROBS} = {environment[LOGPROBS]!r} is not allowed; 1 lets clients ask for probabilities")
     service = environment.get(SERVICE_MESSAGE)
     return Settings(
-        Path(environment[REGISTRY]),
+        Path(environment[REGISTRY]).absolute(),
         environment[KEY],
         _delta(environment.get(DELTA)),
         None if not service else _whole(service),

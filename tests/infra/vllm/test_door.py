@@ -152,6 +152,11 @@ def test_settings_that_are_not_right(environment, said):
         read_settings(environment)
 
 
+def test_a_registry_stays_where_it_is_when_a_server_changes_its_working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert read_settings({"BRICKSCAN_REGISTRY": "r", "BRICKSCAN_KEY": "k"}).registry == tmp_path / "r"
+
+
 def test_the_key_is_the_one_that_the_registry_opens(settings, keys):
     for key in load_registry(keys).keys:
         served, opened = open_key(settings(key.key_id)), open_registered(keys, key)
