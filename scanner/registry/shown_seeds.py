@@ -47,7 +47,7 @@ MOST_BYTES = 2**29
 _HASH_BYTES, _SALT_BYTES = 32, 16
 _AT = "%Y-%m-%dT%H:%M:%SZ"
 _FIELDS = {"at", "buckets", "event", "salt", "sum", "text_sha256", "unit"}
-_BRING_BACK = "restore the file from the newest copy of the registry; without it the key neither scans nor marks"
+_BRING_BACK = "restore the file from the newest copy of the registry, without which the key neither scans nor marks"
 _NO_EVENT = "it does not have the fields of an event"
 
 
@@ -219,7 +219,7 @@ def shown_since(folder: Path | str, key: MasterKey, then: ShownUpTo | None) -> S
         raise Refused(
             f"{shown_path(folder, key.key_id)}: lacks event {then.number} of key {key.key_id!r}, which a scan, a "
             "server, a list or a claim has: this is an older registry or a different one. The missing seeds are "
-            f"public and would be scored as if they were secret: {_BRING_BACK}"
+            f"public and would be scored as if they were secret; {_BRING_BACK}"
         )
     return shown
 
@@ -415,7 +415,7 @@ def _read(path: str) -> bytes | None:
         return None
     except OSError as error:
         raise Refused(
-            f"{path}: cannot be read ({error.strerror or error}), but it says which seeds of the key are public: "
+            f"{path}: cannot be read ({error.strerror or error}), but it says which seeds of the key are public; "
             f"{_BRING_BACK}"
         ) from None
 
@@ -437,7 +437,7 @@ def _parsed(path: str, raw: bytes, record: str) -> Iterator[_Line]:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             fault = error if type(error) is ValueError else _NO_EVENT
             raise Refused(
-                f"{path}, line {number}: {fault}; lines are only ever appended, by `brickscan claim`: {_BRING_BACK}"
+                f"{path}, line {number}: {fault}, but lines are only ever appended, by `brickscan claim`; {_BRING_BACK}"
             ) from None
         shown.update(buckets)
         shown_leaves.update(event.leaves)
