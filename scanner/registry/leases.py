@@ -393,7 +393,7 @@ def _seconds() -> float:
 
 
 class NoLease:
-    """A stand-in for a lease if no seeds can be shown: the keys have none, or the registry is a copy."""
+    """A stand-in for a lease if no seeds can be shown, because the keys have none."""
 
     holds = True
 
@@ -413,10 +413,34 @@ class NoLease:
         """Do nothing."""
 
 
+class CopyLease(NoLease):
+    """A stand-in for a lease on a registry on another machine, which is a copy: no claim waits for its readers.
+
+    Those that follow it read new events each minute all the same.
+    """
+
+    def __init__(self) -> None:
+        self._follow: weakref.WeakMethod[Callable[[], Mapping[str, int]]] | None = None
+        self._read_at = _seconds()
+
+    def follow(self, read_anew: Callable[[], Mapping[str, int]]) -> None:
+        """Read new events with a method at the first check that comes a minute after the last reading."""
+        self._follow = weakref.WeakMethod(read_anew)
+
+    def check(self) -> None:
+        """Read new events if the last ones are a minute old.
+
+        Raises:
+            Refused: they cannot be read.
+        """
+        now, read_anew = _seconds(), None if self._follow is None else self._follow()
+        if read_anew is not None and now - self._read_at >= SECONDS_TO_RENEW:
+            read_anew()
+            self._read_at = now
+
+
 def take_lease(folder: Path | str, kind: str, *, needed: bool) -> HeldLease | NoLease:
     """Take a lease. Call this before reading the shown seeds.
-
-    A registry on another machine is a copy, and no claims are made there: its readers are ended before a claim is made.
 
     Args:
         folder: the registry's folder, or a URI.
@@ -426,7 +450,9 @@ def take_lease(folder: Path | str, kind: str, *, needed: bool) -> HeldLease | No
     Raises:
         Refused: as `HeldLease`.
     """
-    return HeldLease(folder, kind) if needed and not is_uri(folder) else NoLease()
+    if not needed:
+        return NoLease()
+    return CopyLease() if is_uri(folder) else HeldLease(folder, kind)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Record the state of a detector's registry, to refuse a registry that was put back to an older state."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scanner.errors import Refused
 from scanner.registry import head_of, numbers_of_heads
+from scanner.registry.leases import SECONDS_TO_RENEW
 from scanner.registry.shown_seeds import ShownUpTo, shown_path, shown_since
 from scanner.storage.locations import is_uri, read_named, write_whole
 from schemas.registry import MasterKey
@@ -66,13 +68,18 @@ def refuse_older(registry: Path | str, keys: tuple[str, ...], file: Path, served
 
 
 _READ: dict[str, tuple[tuple[int, ...], ShownUpTo | None]] = {}
-"""What `_last_shown` returned, by the path of a key's file, and the file's inode, size and time then."""
+"""What `_last_shown` returned, by the path of a key's file, and the file's inode, size and time then.
+
+A file on another machine has the minute in their place.
+"""
 
 
 def _last_shown(registry: Path | str, key: MasterKey, then: ShownUpTo | None) -> ShownUpTo | None:
     """Return the last event of a key, whose file is read anew when it was changed. Raises as `shown_since`."""
     path, stamp = shown_path(registry, key.key_id), tuple[int, ...]()
-    if not is_uri(path) and Path(path).exists():  # claims are made on local registries alone
+    if is_uri(path):
+        stamp = (int(time.monotonic() // SECONDS_TO_RENEW),)
+    elif Path(path).exists():
         found = Path(path).stat()
         stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
     if _READ.get(path) != (stamp, then):

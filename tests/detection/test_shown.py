@@ -14,7 +14,7 @@ from scanner.detection.one_text import OpenedCheck, TextCheck
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.rules import Rules
 from scanner.errors import Refused, ScanFailed
-from scanner.registry import Holders, load_registry, open_key
+from scanner.registry import Holders, leases, load_registry, open_key
 from scanner.registry.leases import readers_before
 from scanner.registry.shown_seeds import ShownUpTo, read_shown, shown_path
 from scanner.watermark.formats import format_of
@@ -199,3 +199,25 @@ def test_a_program_that_changes_its_working_folder_reads_the_same_registry(folde
     opened._check._lease.renew()
     assert opened.check(text).users == ()
     assert opened.messages("seeded", ["alice"])
+
+
+def test_a_program_that_reads_the_registry_by_its_uri_reads_anew_each_minute(folder, marked, monkeypatch):
+    """No claim waits for it, but an operator who brings it the new events need not start it again."""
+    keys = folder / "keys.toml"
+    keys.write_text(keys.read_text().replace("file:secrets", f"file:{folder}/secrets"))
+    alice = message_of(folder, "seeded", "alice")
+    text, other = marked(alice, 300, 1), marked(alice, 300, 2)
+    opened = brickscan.open(f"file://{folder}", ["seeded"])
+    show_text(folder, text)
+    assert opened.check(text).users == ("alice",)
+    seconds = leases._seconds
+    monkeypatch.setattr(leases, "_seconds", lambda: seconds() + leases.SECONDS_TO_RENEW)
+    assert opened.check(text).users == ()
+    assert opened.check(other).users == ("alice",)
+    Path(shown_path(folder, "seeded")).unlink()
+    assert opened.check(text).users == ()
+    monkeypatch.setattr(leases, "_seconds", lambda: seconds() + 2 * leases.SECONDS_TO_RENEW)
+    for _ in range(2):
+        with pytest.raises(Refused, match=r"lacks event 1 of key 'seeded'.*older registry"):
+            opened.check(text)
+    assert not (folder / "leases").exists()

@@ -10,15 +10,16 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from docs.examples.check_report import check
 from scanner.errors import Refused
-from scanner.registry import add_users, new_key
+from scanner.registry import add_users, load_registry, new_key
 from scanner.registry.shown_seeds import shown_path
-from scanner.service import detector_app, scoring, scoring_pool
+from scanner.service import detector_app, known_registry, scoring, scoring_pool
 from scanner.service.detector_app import _fields, network_of
 from scanner.service.detector_log import DetectorLog
 from scanner.service.known_registry import refuse_older
@@ -248,6 +249,19 @@ def test_what_the_detector_knows_of_its_registry_is_whole_or_the_sentence_says_w
     (tmp_path / "known.json").write_text(held)
     with pytest.raises(Refused, match="is not as the detector wrote it; restore it"):
         refuse_older(registry, (), tmp_path / "known.json", ())
+
+
+def test_an_older_registry_that_is_put_back_at_a_uri_is_noticed(tmp_path, monkeypatch):
+    """Its files have no time to look at, so they are read each minute."""
+    folder, known, now = make_seeded_registry(tmp_path / "registry"), tmp_path / "known.json", time.monotonic()
+    (key,) = load_registry(folder).keys
+    look = partial(refuse_older, f"file://{folder}", ("seeded",), known, [key])
+    show_text(folder, "a few words of a text")
+    look()
+    Path(shown_path(folder, "seeded")).unlink()
+    monkeypatch.setattr(known_registry.time, "monotonic", lambda: now + 120)
+    with pytest.raises(Refused, match="lacks event 1 of key 'seeded'"):
+        look()
 
 
 def test_a_look_at_the_registry_reads_each_file_once(tmp_path, registry, monkeypatch):
