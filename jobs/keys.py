@@ -552,14 +552,16 @@ def _status(config: Path) -> None:
     Example:
       brickscan keys status scan.toml
     """
+    from scanner.results.registry_record import refuse_lost_events
     from scanner.results.shown_shares import shown_in_words, shown_shares
     from scanner.signing import unchecked_notes
 
     results = results_at(str(config))
     assert results.registry is not None  # noqa: S101 - a file names one
-    shares = shown_shares(results.folder)
+    shares, keys = shown_shares(results.folder), load_registry(results.registry).keys
     complain(*unchecked_notes(results.folder))
-    for key in load_registry(results.registry).keys:
+    refuse_lost_events(results.folder, results.registry, keys)
+    for key in keys:
         if key.record is None:
             tell(f"{key.key_id}: keys of this format have no seeds that claims could show")
             continue

@@ -119,8 +119,13 @@ def test_a_registry_that_lacks_what_a_scan_read_is_refused(night, marked, plain)
         with pytest.raises(Refused, match=r"lacks event 2 of key 'seeded'.*older registry "):
             night.scan()
         (night.folder / "post.txt").write_text("a post")
-        for arguments in ((night.config,), ("--registry", night.registry)):
-            code, _, err = call("check", *arguments, "--text", night.folder / "post.txt")
+        text = "--text", night.folder / "post.txt"
+        for arguments in (
+            ("check", night.config, *text),
+            ("check", "--registry", night.registry, *text),
+            ("keys", "status", night.config),
+        ):
+            code, _, err = call(*arguments)
             assert (code, "lacks event 2 " in err) == (2, True), err
         with pytest.raises(Refused, match="lacks event 2 "):
             brickscan.open(night.registry)
