@@ -22,6 +22,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -370,13 +371,23 @@ def _newly_shown(lines: Sequence[_Line], buckets: Sequence[int], leaves: Sequenc
 def _write_private(path: Path, content: bytes) -> None:
     def write(file: Any) -> None:  # noqa: ANN401 - a binary file
         os.fchmod(file.fileno(), 0o600)
+        _give_to_owner(file.fileno(), path)
         file.write(content)
 
     try:
         make_private(path.parent)
+        _give_to_owner(path.parent, path)
         write_whole(Path(os.path.realpath(path)), write)  # the real path, so that a link in its place stays a link
     except OSError as error:
         raise Refused(f"{path}: cannot be written ({error.strerror}); mount the registry so that it can") from None
+
+
+def _give_to_owner(made: Path | int, path: Path) -> None:
+    """Give what root made to the owner of the registry. Otherwise, no reader of that user could go on."""
+    owner = path.parent.parent.stat()
+    if os.geteuid() == 0:
+        with suppress(PermissionError):  # of a network drive
+            os.chown(made, owner.st_uid, owner.st_gid)
 
 
 def _text_digest(salt: bytes, text: bytes) -> str:
@@ -414,9 +425,10 @@ def _read(path: str) -> bytes | None:
             raise Refused(f"{path}: a link leads nowhere, perhaps because a volume is not mounted; mount it") from None
         return None
     except OSError as error:
+        advice = "let this user read it" if isinstance(error, PermissionError) else _BRING_BACK
         raise Refused(
             f"{path}: cannot be read ({error.strerror or error}), but it says which seeds of the key are public; "
-            f"{_BRING_BACK}"
+            f"{advice}"
         ) from None
 
 

@@ -294,6 +294,27 @@ def test_a_link_is_followed_and_one_that_leads_nowhere_is_refused(folder, key, t
         assert read_shown(folder, key).number == 0  # as of a volume that is new
 
 
+def test_what_root_writes_belongs_to_the_owner_of_the_registry(folder, key, monkeypatch):
+    """Else every detector and server of that user would stop after a claim that was made by sudo."""
+    given_to = []
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("os.chown", lambda made, uid, gid: given_to.append((Path(f"{made}").name, uid, gid)))
+    show(folder, b"a text", [1])
+    owner = folder.stat()
+    assert [(name.isdigit(), *ids) for name, *ids in given_to] == [
+        (is_file, owner.st_uid, owner.st_gid) for is_file in (False, True)
+    ]
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("os.chown", refuse)  # as on a network drive
+    show(folder, b"another", [2])
+    monkeypatch.setattr(shown_seeds, "read_named", refuse)
+    with pytest.raises(Refused, match=r"cannot be read \(Permission denied\).*; let this user read it"):
+        read_shown(folder, key)
+
+
 def test_a_file_beyond_the_most_is_refused(folder, key, monkeypatch):
     show(folder, TEXT, [1])
     monkeypatch.setattr(shown_seeds, "MOST_BYTES", len(lines_of(folder)[0]) + 50)
