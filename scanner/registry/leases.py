@@ -175,19 +175,19 @@ def _read(file: Path) -> Lease:
 
 
 def _now_beside(folder: Path) -> datetime:
-    """Return this machine's time, after checking it against the time of a file written into a folder."""
-    probe = folder / f".{secrets.token_hex(8)}.probe"
+    """Return this machine's time, after comparing it with the time of a file written into a folder.
+
+    Raises:
+        Refused: they differ.
+    """
+    now, probe = datetime.now(UTC), folder / f".{secrets.token_hex(8)}.probe"
     try:
         probe.touch(mode=0o600)
-        return _checked_time(probe)
+        written = datetime.fromtimestamp(probe.stat().st_mtime, UTC)
     finally:
         probe.unlink(missing_ok=True)
-
-
-def _checked_time(file: Path) -> datetime:
-    """Return the time, after comparing it with that of a file just written. Raises Refused: they differ."""
-    now, written = datetime.now(UTC), datetime.fromtimestamp(file.stat().st_mtime, UTC)
-    if abs(now - written) > CLOCK_MAY_DIFFER:
+    # the machine can sleep between any two lines, before or after the file was written
+    if not now - CLOCK_MAY_DIFFER <= written <= datetime.now(UTC) + CLOCK_MAY_DIFFER:
         raise Refused(
             f"this machine's clock: it says {now:%Y-%m-%d %H:%M} UTC, but a file written just now has the time "
             f"{written:%Y-%m-%d %H:%M} UTC; set the clock"

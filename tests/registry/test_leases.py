@@ -149,6 +149,28 @@ def test_a_clock_that_differs_from_the_files_is_refused(tmp_path, held, monkeypa
     assert file_of(tmp_path).read_bytes() == before
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_machine_that_sleeps_while_a_lease_is_renewed_has_no_wrong_clock(tmp_path, held, monkeypatch, when):
+    """Else a server marks nothing more until it is started again, and its log tells to set the clock."""
+    slept, touch = [0], Path.touch
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) + timedelta(minutes=slept[0])
+
+    def sleep(path, mode=0o666):
+        touch(path, mode)
+        slept[0] = 9
+        if when == "before":
+            os.utime(path, (Clock.now(UTC).timestamp(),) * 2)
+
+    monkeypatch.setattr(leases, "datetime", Clock)
+    monkeypatch.setattr(Path, "touch", sleep)
+    held.renew()
+    assert held._lost == ""
+
+
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(leases, "write_whole", fail)
     with pytest.raises(Refused, match=r"cannot be written \(No space left on device\).*mount this folder"):
