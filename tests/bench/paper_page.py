@@ -64,7 +64,9 @@ def write_page(path: Path, found: Mapping[str, Kept]) -> Path:
         strengths=found.get("strengths"),
         strength_table=_strengths(found["strengths"]["rows"]) if "strengths" in found else None,
         native_identification=(
-            _identification(found["identification-3"]["table"]) if "identification-3" in found else None
+            _identification(found["identification-3"]["table"]).split("\n\n", 1)[1]  # how to read it stands above
+            if "identification-3" in found
+            else None
         ),
         scores=found.get("scores"),
         tokens=found.get("tokens"),
