@@ -61,8 +61,12 @@ MOST_COMBINING = 30
 
 @functools.cache
 def combining() -> str:
-    """Return all characters that Unicode orders behind a letter (UnicodeData.txt: combining class other than 0)."""
-    return "".join(chr(code) for code in range(0x300, 0x1E94B) if unicodedata.combining(chr(code)))
+    """Return all characters that Unicode orders behind a letter.
+
+    Their combining class in UnicodeData.txt is not 0, or they are made of such characters, as three Tibetan vowels are.
+    """
+    letters = map(chr, range(0x300, 0x1E94B))
+    return "".join(one for one in letters if unicodedata.combining(unicodedata.normalize("NFD", one)[0]))
 
 
 @functools.cache
