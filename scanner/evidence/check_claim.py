@@ -62,6 +62,7 @@ import decimal
 import functools
 import hashlib
 import io
+import itertools
 import json
 import math
 import os
@@ -117,6 +118,7 @@ MOST_WORDS = 500  # characters of a beacon's source, and of its round
 MOST_DIGITS = 20  # of a whole number in a claim
 MOST_SEEDS = 24  # n: up to 2^n seeds are computed. Each more doubles the time
 LANES = 4096  # seeds that are computed at once
+MOST_ACCENTS = 30  # on one letter of a text that is normalised: ordering them takes the square of their number
 MOST_CHANGES = 200  # characters in which a text and its posted copy are compared; no p is small enough for more
 CHARACTERS = 0x110000 - 2048  # of Unicode
 LATEST = 253_402_300_800 * 10**6  # microseconds until the year 10000
@@ -1265,12 +1267,23 @@ def join_parts(parts: "list[bytes]") -> "set[str]":
 
 def text_forms(text: str) -> "Iterator[str]":
     """Return a text and what usual tokenizers make of it first: normal forms, lower case, no accents, fewer blanks."""
+    yield text
+    runs = (sum(1 for _ in run) for is_mark, run in itertools.groupby(text, is_accent) if is_mark)
+    if max(runs, default=0) > MOST_ACCENTS:
+        return
     for form in (None, "NFC", "NFKC", "NFD", "NFKD"):
         whole = unicodedata.normalize(form, text) if form else text
         letters = unicodedata.normalize("NFD", whole)
         for accents in (whole, "".join(letter for letter in letters if unicodedata.category(letter) != "Mn")):
             for case in (accents, accents.lower()):
-                yield from (case, case.strip(), BLANKS.sub(" ", case).strip(), BLANKS.sub("", case))
+                single = BLANKS.sub(" ", case)
+                yield from (case, case.strip(), single, single.strip(), BLANKS.sub("", case))
+
+
+@functools.lru_cache(maxsize=2**16)
+def is_accent(one: str) -> bool:
+    """Return whether normal forms order a character among those behind a letter."""
+    return unicodedata.combining(unicodedata.normalize("NFKD", one)[0]) > 0
 
 
 def read_list(paths: "list[str]") -> "tuple[list[list[str]], int | None]":
