@@ -231,6 +231,8 @@ def test_time_of_all_that_reads_text_goes_by_the_length():
         "<blockquote>",
         "</blockquote>",
         ".\n'",
+        "\u0315\u0301",
+        "\u0f73",  # two marks of several classes, and no mark itself
     ]
     found |= {name: (call, iter(of_parsers)) for name, call in parsers().items()}
     assert {"scanner.looks.normalising.normalise", "scanner.printable.safe", "scanner.text.quoting.parts_of"} < {*found}
