@@ -1216,7 +1216,8 @@ def spell(tokenizer: bytes, tokens: "list[int]", text: str) -> bool:
         written = {written for read in (read_bytes, read_blanks) for written in read(fields, names, tokens)}
     except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError):
         return False  # not the form of a tokenizer, or two names of a token
-    return any(written & {form, f" {form}"} for form in text_forms(text))
+    texts = {text, text.replace(BLANK, " ")}  # tokens of a text that has the sign itself read as tokens of a blank
+    return any(written & {form, f" {form}"} for one in texts for form in text_forms(one))
 
 
 def token_names(fields: "dict[str, Any]") -> "dict[int, str]":

@@ -570,6 +570,14 @@ def test_tokens_of_usual_tokenizers_spell_their_text_and_no_other(kind, text, pl
         assert not check_claim.spell(raw, tokens, text.replace("c", "", 1))
 
 
+def test_tokens_of_a_text_with_a_tokenizers_own_sign_for_a_blank_spell_it():
+    tokenizer = usual_tokenizer("bytes for unheard signs")
+    tokens = tokenizer.encode("a\u2581b c", add_special_tokens=False).ids
+    raw = tokenizer.to_str().encode()
+    assert check_claim.spell(raw, tokens, "a\u2581b c")
+    assert not check_claim.spell(raw, [*tokens[:2], *tokens[1:]], "a\u2581b c")
+
+
 @pytest.mark.parametrize(
     "marks", ["\u0315\u0301" * 20_000, "\u0f73" * 20_000, ("\u0315\u0301" * 15 + "\uff9e") * 5_000]
 )
