@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from brickscan_vllm.settings import Settings
 from scanner.errors import Refused, ScanFailed, SecretError, TokenizerError
@@ -188,15 +187,19 @@ def check_tokenizer(key: MasterKey, file: Path | None, served: str) -> None:
         )
 
 
-def open_marker(settings: Settings, device: torch.device) -> "ServedMarker":
+def open_marker(
+    settings: Settings, device: torch.device, ranks: torch.distributed.ProcessGroup | None = None
+) -> "ServedMarker":
     """Open the key, ready to mark on a device, and hold a lease of what is known of claims. Raises as `open_key`.
+
+    ranks: as for Marker.
 
     Refused: the registry cannot be written.
     """
     record = find_key(settings)
     lease = take_lease(settings.registry, "server", needed=record.record is not None)
     try:
-        return ServedMarker(settings, record, device, lease)
+        return ServedMarker(settings, record, device, lease, ranks)
     except BaseException:
         lease.end()
         raise
@@ -210,6 +213,9 @@ AT_ONCE = 1 << 23
 BELOW = 30.0
 """Distance below the largest logit, and δ more, at which a token is not written: e^-30 of the largest's chance."""
 
+NEVER = 2**31 - 1
+"""Number of the event of a bucket that was never shown: above all others."""
+
 SURE = 0.999
 """Probability from which a token comes whatever is marked, as under a grammar, or a temperature near 0."""
 
@@ -221,21 +227,31 @@ class Marker:
         key: the key that marks.
         device: the logits' device.
         lease: of what it knows of claims; once it is over, nothing more is marked.
+        ranks: the processes that a model is split over, this one among them. Each of them samples every token, and all
+            have to sample the same one, though each reads of claims in its own minute. None: it is one process.
     """
 
-    def __init__(self, key: ServedKey, device: torch.device, lease: HeldLease | NoLease | None = None) -> None:
+    def __init__(
+        self,
+        key: ServedKey,
+        device: torch.device,
+        lease: HeldLease | NoLease | None = None,
+        ranks: torch.distributed.ProcessGroup | None = None,
+    ) -> None:
         self._key, self._vectors, self._lease = key, _vectors(key, device), lease or NoLease()
         self.window, self.is_green_list = key.window, key.rule is not None
-        self._device, self._is_shown = device, self._table(key.shown.buckets, device)
+        self._device, self._ranks = device, ranks
+        self._shown = self._table(key.shown), key.shown.number
         self._said = False
 
-    def _table(self, buckets: NDArray[np.int64], device: torch.device) -> torch.Tensor | None:
-        """Return which buckets were shown, bool[2^n]; None: none were."""
-        if not isinstance(self._key.source, SeedSource) or not len(buckets):
+    def _table(self, shown: ShownSeeds) -> torch.Tensor | None:
+        """Return the number of the event that showed each bucket, int32[2^n]; None: none was shown."""
+        if not isinstance(self._key.source, SeedSource) or not len(shown.buckets):
             return None
-        table = torch.zeros(1 << self._key.source.seeds, dtype=torch.bool)
-        table[torch.from_numpy(buckets)] = True
-        return table.to(device)
+        table = torch.full((1 << self._key.source.seeds,), NEVER, dtype=torch.int32)
+        for event, buckets in zip(shown.events, shown.newly, strict=True):
+            table[torch.from_numpy(buckets)] = event.number
+        return table.to(self._device)
 
     def __repr__(self) -> str:
         return f"Marker({self._key.label})"
@@ -256,8 +272,7 @@ class Marker:
             bool[R]: rows in which one token is as good as sure, or that are not marked since their seed was shown, or
                 the lease is over: a mark shows nothing there.
         """
-        may_mark = self._may_mark()  # first: in a process that was forked it reads anew what was shown
-        are_shown = self._are_shown(windows) | (not may_mark)
+        are_shown = self._are_shown(windows)
         on = on & ~are_shown
         forced = torch.empty(len(logits), dtype=torch.bool, device=logits.device)
         step = max(AT_ONCE // logits.shape[1], 1)
@@ -285,12 +300,21 @@ class Marker:
         return True
 
     def _are_shown(self, windows: torch.Tensor) -> torch.Tensor:
-        """Say which rows' windows, int64[R, h], meet a seed that was shown: bool[R]."""
-        source, is_shown = self._key.source, self._is_shown
-        if is_shown is None or not isinstance(source, SeedSource):
+        """Say which rows' windows, int64[R, h], meet a seed that was shown, bool[R]: all once the lease is over.
+
+        Ranks go by the last event that all of them know. A claim waits for the last of them.
+        """
+        source, may_mark = self._key.source, self._may_mark()  # first: a forked process reads anew what was shown
+        if not isinstance(source, SeedSource):
             return torch.zeros(len(windows), dtype=torch.bool, device=windows.device)
+        table, number = self._shown
+        known = torch.full((), number if may_mark else -1, dtype=torch.int32, device=self._device)
+        if self._ranks is not None:
+            torch.distributed.all_reduce(known, torch.distributed.ReduceOp.MIN, self._ranks)
+        if table is None:
+            return (known < 0).expand(len(windows))
         nonces = siphash([int(word) for word in source.window_key[:2].view(np.int64)], windows)
-        return is_shown[(nonces >> (64 - source.seeds)) & ((1 << source.seeds) - 1)]
+        return (table[(nonces >> (64 - source.seeds)) & ((1 << source.seeds) - 1)] <= known) | (known < 0)
 
     def _add_delta(
         self, rule: GreenRule, logits: torch.Tensor, windows: torch.Tensor, messages: torch.Tensor, on: torch.Tensor
@@ -317,9 +341,16 @@ class Marker:
 class ServedMarker(Marker):
     """A marker of a server, which reads each minute what claims showed meanwhile."""
 
-    def __init__(self, settings: Settings, record: MasterKey, device: torch.device, lease: HeldLease | NoLease) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        record: MasterKey,
+        device: torch.device,
+        lease: HeldLease | NoLease,
+        ranks: torch.distributed.ProcessGroup | None,
+    ) -> None:
         key = open_key(settings)
-        super().__init__(key, device, lease)
+        super().__init__(key, device, lease, ranks)
         self._registry, self._record, self._known = settings.registry, record, key.shown.last
         lease.read({record.key_id: key.shown.number})
         lease.follow(self.read_anew)
@@ -332,7 +363,7 @@ class ServedMarker(Marker):
         """
         shown = shown_since(self._registry, self._record, self._known)
         if shown.last != self._known:
-            self._is_shown, self._known = self._table(shown.buckets, self._device), shown.last
+            self._shown, self._known = (self._table(shown), shown.number), shown.last
         return {self._record.key_id: shown.number}
 
 

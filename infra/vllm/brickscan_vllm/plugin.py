@@ -8,6 +8,7 @@ import weakref
 from typing import Any
 
 import torch
+from vllm.distributed import get_tp_group
 from vllm.v1.sample.logits_processor import LogitsProcessor as BatchLogitsProcessor
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as SlotLogitsProcessor
 
@@ -37,12 +38,13 @@ class Marks(BatchLogitsProcessor, SlotLogitsProcessor):  # type: ignore[misc]
         _active[id(vllm_config)] = weakref.ref(self)
         settings, version = read_settings(), 2 if len(rest) == 1 else 1
         check_server(vllm_config, settings, version)
-        read = Reads(settings)
+        read, tensor_parallel = Reads(settings), get_tp_group()
+        ranks = tensor_parallel.device_group if tensor_parallel.world_size > 1 else None
         if version == 2:
-            self._rows = SlotRows(open_marker(settings, rest[0].device), read, rest[0])
+            self._rows = SlotRows(open_marker(settings, rest[0].device, ranks), read, rest[0])
         else:
             device, slots = torch.device(rest[0]), 2 * vllm_config.scheduler_config.max_num_seqs
-            self._rows = BatchRows(open_marker(settings, device), read, device, slots, penalised)
+            self._rows = BatchRows(open_marker(settings, device, ranks), read, device, slots, penalised)
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:  # noqa: ANN401 - of vLLM

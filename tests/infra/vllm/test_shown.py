@@ -1,5 +1,6 @@
 """A server marks no step whose seed a claim showed, and does not start where it cannot read which these are."""
 
+import multiprocessing
 import os
 import shutil
 from pathlib import Path
@@ -149,3 +150,55 @@ def test_a_server_of_a_registry_that_cannot_be_written_does_not_start(own_keys, 
     with pytest.raises(Refused, match="leases: cannot be written"):
         open_marker(settings("gumbel-v3")._replace(registry=own_keys), CPU)
     open_marker(settings("gumbel")._replace(registry=own_keys), CPU)  # its seeds are never shown
+
+
+def steps_of_rank(rank, served, store, windows, bucket):
+    """Mark steps of a model that is split over two processes, of which the first one reads of a claim first."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # without it, the name of this machine is looked up
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    ranks = torch.distributed.group.WORLD
+    marker = open_marker(served, CPU, ranks)
+
+    def step():
+        one, logits = torch.ones(len(windows), dtype=torch.float64), torch.zeros(len(windows), VOCABULARY)
+        how = RowSampling(one, one, 0 * one, torch.zeros(len(windows), dtype=torch.int64), False)
+        marker.mark(logits, windows, torch.arange(len(windows)), one > 0, how)
+        return logits
+
+    steps = [step()]
+    if rank == 0:
+        append_event(served.registry, served.key_id, b"a text", "as written", [bucket], [bytes(32)])
+        marker._lease.renew()
+    steps.append(step())
+    if rank == 1:
+        marker._lease.renew()
+    steps.append(step())
+    if rank == 1:
+        marker._lease.end()
+    steps.append(step())
+    torch.save(steps, f"{store}-{rank}")
+    torch.distributed.barrier()
+
+
+@pytest.mark.costly
+def test_processes_that_a_model_is_split_over_mark_alike_whichever_reads_of_a_claim_first(own_keys, settings, tmp_path):
+    """Each samples every token itself, and goes on from it: if two sampled different tokens, the text would break."""
+    served = settings("greenlist-v3")._replace(registry=own_keys)
+    windows, seeds = torch.randint(0, VOCABULARY, (ROWS, 3)), KINDS["greenlist-v3"]["seeds"]
+    buckets = [reference3.bucket_of(reference3.window_nonces(window, seeds)[0], seeds) for window in windows.tolist()]
+    spawn = multiprocessing.get_context("spawn")
+    arguments = served, tmp_path / "store", windows, buckets[0]
+    both = [spawn.Process(target=steps_of_rank, args=(rank, *arguments)) for rank in (0, 1)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join()
+    assert [process.exitcode for process in both] == [0, 0]
+    first, second = (torch.load(tmp_path / f"store-{rank}") for rank in (0, 1))
+    assert all(map(torch.equal, first, second))
+    plain, one_knows, both_know, one_has_no_lease = first
+    are_shown = torch.tensor([bucket == buckets[0] for bucket in buckets])[:, None]
+    assert plain.any(dim=1).all()
+    assert torch.equal(one_knows, plain)
+    assert torch.equal(both_know, torch.where(are_shown, 0, plain))
+    assert not one_has_no_lease.any()
