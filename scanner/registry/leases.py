@@ -136,7 +136,7 @@ def refuse_unread(folder: Path | str, since: datetime) -> None:
             f"{path.parent}: no scan has registered here since the one of {since.astimezone(UTC):%Y-%m-%d %H:%M} UTC, "
             "so scans register in another folder, such as a volume that only they mount, and it is unknown which of "
             "them still treat shown seeds as secret. Mount the same folder here; or, once no reader is running, run "
-            f"`touch {path}`"
+            f"`mkdir -p {path.parent} && touch {path}`"
         )
 
 

@@ -441,7 +441,7 @@ def test_a_folder_in_which_no_scan_began_to_read_is_not_that_of_the_scans(tmp_pa
     with leased(tmp_path, "scan", needed=True):
         refuse_unread(tmp_path, began)
     refuse_unread(tmp_path, began + CLOCK_MAY_DIFFER - timedelta(minutes=1))
-    with pytest.raises(Refused, match=r"run `touch .*\.readers`") as refused:
+    with pytest.raises(Refused, match=r"run `mkdir -p .* && touch .*\.readers`") as refused:
         refuse_unread(tmp_path, began + CLOCK_MAY_DIFFER + timedelta(minutes=1))
     path = Path(str(refused.value).rpartition("touch ")[2].rstrip("`"))
     os.utime(path, ((began + timedelta(minutes=6)).timestamp(),) * 2)
