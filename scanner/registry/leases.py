@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 from scanner.errors import Refused, ScanFailed
 from scanner.printable import printable
-from scanner.registry.shown_seeds import read_shown
+from scanner.registry.shown_seeds import EventsUnreadable, read_shown
 from scanner.storage.locations import is_there, is_uri, list_files, make_private, parse_json, read_named, write_whole
 from schemas.registry import MasterKey
 
@@ -218,7 +218,8 @@ class HeldLease:
         self._events: Mapping[str, int] | None = None
         self._in_force: Mapping[str, int] | None = None
         # reentrant: the garbage collector may end a lease during its own renewal
-        self._lock, self._ended, self._lost = threading.RLock(), threading.Event(), ""
+        self._lock, self._ended = threading.RLock(), threading.Event()
+        self._lost, self._why_late = "", "in time"
         self._valid_until, self._expires = 0.0, datetime.now(UTC)
         begun = _seconds()
         try:
@@ -316,7 +317,7 @@ class HeldLease:
     def _refuse_if_over(self) -> None:
         if not self.holds:
             raise ScanFailed(
-                f"{self._path}: this lease could not be renewed ({self._lost or 'in time'}), so a claim may have "
+                f"{self._path}: this lease could not be renewed ({self._lost or self._why_late}), so a claim may have "
                 "shown seeds since that would be scored as if they were secret; scoring has stopped. Check that the "
                 "folder is writable and the clock is right, and start again"
             )
@@ -356,10 +357,14 @@ class HeldLease:
                 self._write(begun)
                 if self._ended.is_set():
                     self._path.unlink()
+                self._why_late = "in time"
+            # of the disk, or of the device that a reader marks on: try again in a minute, as long as the lease holds
+            except EventsUnreadable as why:
+                self._why_late = str(why)
             except Refused as why:
                 self._lost = str(why)
-            except (OSError, RuntimeError, MemoryError):  # of the disk, or of the device that a reader marks on
-                return  # try again in a minute, as long as the lease holds
+            except (OSError, RuntimeError, MemoryError):
+                return
 
     def _write(self, begun: float) -> None:
         """Write the file, unless the clock is wrong. begun: `_seconds()` before the check that the lease holds."""

@@ -52,6 +52,10 @@ _BRING_BACK = "restore the file from the newest copy of the registry, without wh
 _NO_EVENT = "it does not have the fields of an event"
 
 
+class EventsUnreadable(Refused):
+    """The system does not read the events of a key now. It may do so a minute later."""
+
+
 class ShownEvent(NamedTuple):
     """The public part of one showing of seeds.
 
@@ -426,7 +430,7 @@ def _read(path: str) -> bytes | None:
         return None
     except OSError as error:
         advice = "let this user read it" if isinstance(error, PermissionError) else _BRING_BACK
-        raise Refused(
+        raise EventsUnreadable(
             f"{path}: cannot be read ({error.strerror or error}), but it says which seeds of the key are public; "
             f"{advice}"
         ) from None

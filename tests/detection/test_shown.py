@@ -1,6 +1,8 @@
 """What claims have shown is not scored: detectors, their proofs and decoys leave it out, and say how much it was."""
 
+import errno
 import gc
+import os
 from pathlib import Path
 
 import brickscan
@@ -147,6 +149,30 @@ def test_who_looks_at_texts_for_long_follows_what_is_shown(folder, marked):
     assert readers_before(folder, "seeded", 2) == []
     OpenedCheck(check, fast=False)  # a look at one text
     assert readers_before(folder, "seeded", 2) == []
+
+
+def test_who_cannot_read_the_events_for_a_minute_goes_on_as_long_as_its_lease_holds(folder, marked, monkeypatch):
+    """As a process with too many open files, or a network drive that answers late: claims wait for it meanwhile."""
+    text = marked(message_of(folder, "seeded", "alice"), 300, 1)
+    opened = OpenedCheck(TextCheck.of_registry(folder, ("seeded",), 1e-6), fast=False, reader="program")
+    show_text(folder, text)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("scanner.registry.shown_seeds.read_named", fail)
+        opened._lease.renew()
+    assert opened.score_batch([text.encode()]).verdicts["flagged"].to_pylist() == [True]
+    assert len(readers_before(folder, "seeded", 1)) == 1
+    opened._lease.renew()
+    assert opened.score_batch([text.encode()]).verdicts["flagged"].to_pylist() == [False]
+    with monkeypatch.context() as patch:
+        patch.setattr("scanner.registry.shown_seeds.read_named", fail)
+        opened._lease.renew()
+        opened._lease._valid_until = 0.0
+        with pytest.raises(ScanFailed, match=r"seeded.jsonl: cannot be read \(Too many open files\)"):
+            opened.score_batch([text.encode()])
 
 
 @pytest.mark.parametrize("back", ["nothing", "the first event", "other events"])
