@@ -18,6 +18,9 @@ Kept = Mapping[str, Any]
 TEN_POINTS = 0.2
 """Width of limits that tell a difference of ten points."""
 
+SHOWN_CHARACTERS = 300
+"""Of the example of repeats."""
+
 
 def write_page(path: Path, found: Mapping[str, Kept]) -> Path:
     """Write the page, with drawings and numbers in a folder beside it that is named as the page is.
@@ -64,7 +67,7 @@ def write_page(path: Path, found: Mapping[str, Kept]) -> Path:
         strengths=found.get("strengths"),
         strength_table=_strengths(found["strengths"]["rows"]) if "strengths" in found else None,
         native_identification=(
-            _identification(found["identification-3"]["table"]).split("\n\n", 1)[1]  # how to read it stands above
+            found["identification-3"]["table"].split("\n### By length")[0].split("\n\n", 1)[1]  # as read above
             if "identification-3" in found
             else None
         ),
@@ -141,8 +144,8 @@ def _published_identification() -> str:
 
 
 def _utility(rows: Sequence[Kept]) -> dict[str, Any]:
-    """Return the cells that tell a difference of ten points, as a table, and how many do not."""
-    telling = [row for row in rows if row["high"] - row["low"] <= TEN_POINTS]
+    """Return the cells that can show a fall of ten points, as a table, and how many cannot."""
+    telling = [row for row in rows if row["high"] - row["low"] <= TEN_POINTS and row["value"] >= TEN_POINTS / 2]
     documents = sorted({row["n"] for row in rows})
     return {
         "table": reported(telling) if telling else "",
@@ -229,9 +232,9 @@ def _repeats(rows: Sequence[Kept]) -> str:
 
 
 def _example(example: Kept) -> dict[str, Any]:
-    """Return an example with the first half of its text, as a quotation in Markdown."""
+    """Return an example with the beginning of its text, as a quotation in Markdown."""
     text = example["text"]
-    lines = [line.replace("|", "\\|") for line in text[: len(text) // 2].splitlines()]
+    lines = [line.replace("|", "\\|") for line in text[:SHOWN_CHARACTERS].splitlines()]
     return {**example, "quoted": "\n".join(f"    {line}".rstrip() for line in lines)}
 
 
