@@ -147,7 +147,7 @@ def _judge_false_positives(kept: Row) -> Iterator[Sentence]:
     yield Sentence(
         "Exact tests come nearer to the stated rate, most at low rates",
         "III-B",
-        f"they have fewer hits than z-tests: at 1e-5, {min(shares):.2f} to {max(shares):.2f} of them, by mark and window",
+        f"they have fewer hits: at 1e-5, {min(shares):.2f} to {max(shares):.2f} of the z-test's, by mark and window",
         PARTLY if max(shares) < 1 else OPEN,
     )
     once = [row for row in kept["rows"] if (row["test"], row["dedup"]) == ("exact", "ngram")]
