@@ -246,6 +246,15 @@ def test_the_example_has_its_user_named(green, keys):
     assert f"text marked for {USERS[5]}" in done.stdout, done.stdout + done.stderr
 
 
+def test_a_model_that_is_split_over_processes_marks_in_all_of_them(keys, tmp_path):
+    settings = {"BRICKSCAN_REGISTRY": str(keys), "BRICKSCAN_KEY": "green", "BRICKSCAN_DELTA": "3"}
+    with serving(tmp_path / "split", settings, "--tensor-parallel-size 3") as server:
+        test_the_example_has_its_user_named(server, keys)
+        steps = server.counted("brickscan_steps")
+        assert steps["marked"] >= 3 * 100  # each process counts
+        assert len(list((keys / "leases").glob("server-*.json"))) >= 3
+
+
 def test_what_is_not_marked_is_counted(green, keys, through):
     """Three cases: a prompt shorter than the window, a grammar that leaves one token, beam search."""
     gateway, before = through(green, keys, "green"), green.counted("brickscan_steps")
