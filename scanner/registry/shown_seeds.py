@@ -388,8 +388,8 @@ def _write_private(path: Path, content: bytes) -> None:
 
 def _give_to_owner(made: Path | int, path: Path) -> None:
     """Give what root made to the owner of the registry. Otherwise, no reader of that user could go on."""
-    owner = path.parent.parent.stat()
     if os.geteuid() == 0:
+        owner = path.parent.parent.stat()
         with suppress(PermissionError):  # of a network drive
             os.chown(made, owner.st_uid, owner.st_gid)
 

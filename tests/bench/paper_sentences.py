@@ -214,13 +214,12 @@ def _judge_repeats(kept: Row) -> Iterator[Sentence]:
         f"h = {window}: more texts of {more} prompts, fewer of {less} (sign test, p = {p:.2g})"
         for (window, more, less), p in zip(tests, p_values, strict=True)
     )
-    more = sum(p <= 0.05 / len(tests) and gained > lost for (_, gained, lost), p in zip(tests, p_values, strict=True))
-    less = sum(p <= 0.05 / len(tests) and gained < lost for (_, gained, lost), p in zip(tests, p_values, strict=True))
+    telling = [gained - lost for (_, gained, lost), p in zip(tests, p_values, strict=True) if p <= 0.05 / len(tests)]
     yield Sentence(
         "Leaving out repeated windows with their token finds more texts",
         "III-C",
         f"at 1e-6, of {kept['prompts']} prompts: {ours}. At h = 0 the other way scores a single token",
-        CONTRARY if less else OPEN if not more else SHOWN if more == len(tests) else PARTLY,
+        OPEN if not telling else CONTRARY if min(telling) < 0 else SHOWN if len(telling) == len(tests) else PARTLY,
     )
     example = kept["example"]
     chance, once = example["tests"] * 10 ** example["log10_p"], example["tests"] * 10 ** example["log10_p_once"]

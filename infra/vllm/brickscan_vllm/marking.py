@@ -308,13 +308,19 @@ class Marker:
         if not isinstance(source, SeedSource):
             return torch.zeros(len(windows), dtype=torch.bool, device=windows.device)
         table, number = self._shown
-        known = torch.full((), number if may_mark else -1, dtype=torch.int32, device=self._device)
-        if self._ranks is not None:
-            torch.distributed.all_reduce(known, torch.distributed.ReduceOp.MIN, self._ranks)
+        known = self._least(number if may_mark else -1)
         if table is None:
-            return (known < 0).expand(len(windows))
+            return torch.zeros(len(windows), dtype=torch.bool, device=windows.device) | (known < 0)
         nonces = siphash([int(word) for word in source.window_key[:2].view(np.int64)], windows)
         return (table[(nonces >> (64 - source.seeds)) & ((1 << source.seeds) - 1)] <= known) | (known < 0)
+
+    def _least(self, event: int) -> int | torch.Tensor:
+        """Return the smallest number of all ranks, on the device; without ranks, the number itself."""
+        if self._ranks is None:
+            return event
+        least = torch.full((), event, dtype=torch.int32, device=self._device)
+        torch.distributed.all_reduce(least, torch.distributed.ReduceOp.MIN, self._ranks)
+        return least
 
     def _add_delta(
         self, rule: GreenRule, logits: torch.Tensor, windows: torch.Tensor, messages: torch.Tensor, on: torch.Tensor
