@@ -46,6 +46,7 @@ MOST_BYTES = 2**29
 """Most bytes of a key's file: some 6,000 events of 1,000 seeds. After that, few positions are left to score."""
 
 _HASH_BYTES, _SALT_BYTES = 32, 16
+_ROOT = 0
 _AT = "%Y-%m-%dT%H:%M:%SZ"
 _FIELDS = {"at", "buckets", "event", "salt", "sum", "text_sha256", "unit"}
 _BRING_BACK = "restore the file from the newest copy of the registry, without which the key neither scans nor marks"
@@ -375,23 +376,33 @@ def _newly_shown(lines: Sequence[_Line], buckets: Sequence[int], leaves: Sequenc
 def _write_private(path: Path, content: bytes) -> None:
     def write(file: Any) -> None:  # noqa: ANN401 - a binary file
         os.fchmod(file.fileno(), 0o600)
-        _give_to_owner(file.fileno(), path)
+        with suppress(OSError):  # of a network drive
+            os.fchown(file.fileno(), *user)
         file.write(content)
 
     try:
+        user = _user_of(path)
         make_private(path.parent)
-        _give_to_owner(path.parent, path)
+        if path.parent.lstat().st_uid == _ROOT:
+            with suppress(OSError):
+                os.lchown(path.parent, *user)  # of a link itself, never of the folder that it leads to
         write_whole(Path(os.path.realpath(path)), write)  # the real path, so that a link in its place stays a link
     except OSError as error:
         raise Refused(f"{path}: cannot be written ({error.strerror}); mount the registry so that it can") from None
 
 
-def _give_to_owner(made: Path | int, path: Path) -> None:
-    """Give what root made to the owner of the registry. Otherwise, no reader of that user could go on."""
-    if os.geteuid() == 0:
-        owner = path.parent.parent.stat()
-        with suppress(PermissionError):  # of a network drive
-            os.chown(made, owner.st_uid, owner.st_gid)
+def _user_of(path: Path) -> tuple[int, int]:
+    """Return to whom root gives what it makes, by the numbers of user and group. -1, -1: to nobody.
+
+    Otherwise, no reader of the registry's user could go on. The registry's folder can be root's, as a volume is, and
+    the folder of the file a link to another user's.
+    """
+    if os.geteuid() == _ROOT:
+        registry = path.parent.parent
+        for one in (path, path.parent, registry / "keys.toml", registry):
+            if one.exists() and (found := one.stat()).st_uid != _ROOT:
+                return found.st_uid, found.st_gid
+    return -1, -1
 
 
 def _text_digest(salt: bytes, text: bytes) -> str:

@@ -1,8 +1,10 @@
 """What claims have shown of a key: appended, chained, and refused where it is not as it was written."""
 
+import errno
 import hashlib
 import json
 import multiprocessing
+import os
 import random
 import stat
 import tempfile
@@ -294,22 +296,53 @@ def test_a_link_is_followed_and_one_that_leads_nowhere_is_refused(folder, key, t
         assert read_shown(folder, key).number == 0  # as of a volume that is new
 
 
-def test_what_root_writes_belongs_to_the_owner_of_the_registry(folder, key, monkeypatch):
+OWNERS = [
+    ({"registry": 7}, [("shown", 7), ("file", 7)]),
+    ({"keys.toml": 7}, [("shown", 7), ("file", 7)]),  # of a volume that is root's
+    ({"registry": 7, "shown": 8}, [("file", 8)]),
+    ({"registry": 7, "shown": 8, "k1.jsonl": 9}, [("file", 9)]),
+    ({}, [("shown", -1), ("file", -1)]),
+]
+
+
+@pytest.mark.parametrize(("owners", "given"), OWNERS)
+def test_what_root_writes_belongs_to_the_user_of_the_registry(folder, key, monkeypatch, owners, given):
     """Else every detector and server of that user would stop after a claim that was made by sudo."""
-    given_to = []
+    given_to, stat = [], Path.stat
+    owners = {folder.name if name == "registry" else name: owner for name, owner in owners.items()}
+    if "shown" in owners:
+        show(folder, b"before", [9])
+
+    def owned(path: Path, **how: object) -> os.stat_result:
+        mode, ino, dev, links, _, *others = stat(path, **how)
+        return os.stat_result((mode, ino, dev, links, owners.get(path.name, 0), *others))
+
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr("os.chown", lambda made, uid, gid: given_to.append((Path(f"{made}").name, uid, gid)))
+    monkeypatch.setattr(Path, "stat", owned)
+    monkeypatch.setattr("os.lchown", lambda made, uid, gid: given_to.append((made.name, uid)))
+    monkeypatch.setattr("os.fchown", lambda made, uid, gid: given_to.append(("file", uid)))
     show(folder, b"a text", [1])
-    owner = folder.stat()
-    assert [(name.isdigit(), *ids) for name, *ids in given_to] == [
-        (is_file, owner.st_uid, owner.st_gid) for is_file in (False, True)
-    ]
+    assert given_to == given
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EINVAL, errno.ENOSYS])
+def test_what_root_writes_stays_its_own_where_the_file_system_has_no_other_owner(folder, key, monkeypatch, number):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    for name in ("chown", "lchown", "fchown"):
+        monkeypatch.setattr(f"os.{name}", refuse)
+    show(folder, b"a text", [1])
+    assert read_shown(folder, key).number == 1
+
+
+def test_a_file_that_a_user_may_not_read_is_told_as_such(folder, key, monkeypatch):
+    show(folder, b"a text", [1])
 
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("os.chown", refuse)  # as on a network drive
-    show(folder, b"another", [2])
     monkeypatch.setattr(shown_seeds, "read_named", refuse)
     with pytest.raises(Refused, match=r"cannot be read \(Permission denied\).*; let this user read it"):
         read_shown(folder, key)
