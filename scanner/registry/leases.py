@@ -363,7 +363,9 @@ class HeldLease:
                 self._why_late = str(why)
             except Refused as why:
                 self._lost = str(why)
-            except (OSError, RuntimeError, MemoryError):
+            except OSError as why:
+                self._why_late = why.strerror or str(why)
+            except (RuntimeError, MemoryError):
                 return
 
     def _write(self, begun: float) -> None:
@@ -377,7 +379,7 @@ class HeldLease:
 
 
 _TAKING_OVER = threading.Lock()
-"""Held by the thread of a forked process that takes a lease for it."""
+"""Held by the thread of a forked process that takes a lease for it, or of any process that reads a copy anew."""
 
 
 def _release_after_fork() -> None:
@@ -438,10 +440,16 @@ class CopyLease(NoLease):
         Raises:
             Refused: they cannot be read.
         """
-        now, read_anew = _seconds(), None if self._follow is None else self._follow()
-        if read_anew is not None and now - self._read_at >= SECONDS_TO_RENEW:
-            read_anew()
-            self._read_at = now
+        if self._is_old():
+            with _TAKING_OVER:  # one thread after the other, so that none puts back what it read earlier
+                read_anew = None if self._follow is None else self._follow()
+                if read_anew is not None and self._is_old():
+                    now = _seconds()
+                    read_anew()
+                    self._read_at = now
+
+    def _is_old(self) -> bool:
+        return _seconds() - self._read_at >= SECONDS_TO_RENEW
 
 
 def take_lease(folder: Path | str, kind: str, *, needed: bool) -> HeldLease | NoLease:

@@ -19,6 +19,7 @@ from scanner.registry.leases import (
     CLOCK_MAY_DIFFER,
     LEASE,
     MARGIN,
+    CopyLease,
     HeldLease,
     NoLease,
     leased,
@@ -121,7 +122,7 @@ def test_who_cannot_renew_refuses_once_the_lease_is_over(tmp_path, held, monkeyp
         monkeypatch.setattr(leases, "_seconds", lambda: later)
     else:  # it was set forward: others count the lease as over then
         held._expires = datetime.now(UTC)
-    with pytest.raises(ScanFailed, match=r"could not be renewed \(in time\)"):
+    with pytest.raises(ScanFailed, match=r"could not be renewed \(No space left on device\)"):
         held.check()
     monkeypatch.undo()
     if clock == "wall":
@@ -481,3 +482,29 @@ def test_a_reader_that_knows_what_the_registry_lacks_is_told(tmp_path):
                     refuse_lost_reads(folder, key)
                 append_event(folder, "seeded", b"a text", "as written", [5], [bytes(32)])
             refuse_lost_reads(folder, key)
+
+
+def test_threads_that_use_a_copy_read_it_anew_one_after_the_other(monkeypatch):
+    """Else one that read it earlier could put back older events after another one had read the newest."""
+    inside, most, calls = [0], [0], [0]
+
+    class Reader:
+        def read_anew(self) -> dict[str, int]:
+            inside[0] += 1
+            most[0] = max(most[0], inside[0])
+            time.sleep(0.05)
+            inside[0] -= 1
+            calls[0] += 1
+            return {}
+
+    reader, lease = Reader(), CopyLease()
+    lease.follow(reader.read_anew)
+    lease.check()
+    seconds = leases._seconds
+    monkeypatch.setattr(leases, "_seconds", lambda: seconds() + leases.SECONDS_TO_RENEW)
+    threads = [threading.Thread(target=lease.check) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (most, calls) == ([1], [1])
