@@ -1059,13 +1059,14 @@ def check_name(
         what = f"that {what} on {when}: no list has a root with its record, and so it is the platform's word"
         findings.left("holder", what)
         return
-    # without this bound, every message could be given to every user before any text
-    bound = f"{events} records of names: a message is given once and taken back once, and there are {claim['messages']}"
-    findings.holds("holder", events <= 2 * claim["messages"], bound)
     root = root_of_log(leaf, place, events, [bytes.fromhex(node) for node in name["path"]])
     lines, head_at = published
     of_key, count = [name["key_id"], claim["commitment"]], f"{events}:"
     ours = [line for line in lines if line[2:4] == of_key and line[8].startswith(count)]
+    # without this bound, every message could be given to every user before any text. A claim can state more messages
+    messages = min([claim["messages"], *(int(line[4]) for line in ours)])
+    bound = f"{events} records of names: a message is given once and taken back once, and there are {messages}"
+    findings.holds("holder", events <= 2 * messages, bound)
     if root is None or any(line[8] != count + root.hex() for line in ours):
         findings.holds("holder", False, f"{what}: its record is one of the {events} that the list has a root of")
     elif ours and int(ours[0][0]) <= (head_at or 0):

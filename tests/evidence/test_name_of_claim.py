@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+from scanner.evidence.check_claim import corrected_p, root_of_log
 from tests.support.shown_claims import ShownForger
 
 DAY = 86_400_000_000
@@ -168,6 +169,24 @@ def test_more_records_than_messages_can_have(named, events, holds):
     named.write(events=events)
     said = named.forger.checked()[1]
     assert f"{'holds' if holds else 'FAILS':11} {events} records of names: " in said, said
+
+
+def test_a_claim_of_more_messages_than_the_list_has_allows_no_more_records(tmp_path, words):
+    """Else whoever gives every message of a small key to everybody claims that the key has a thousand million."""
+    forger = ShownForger(tmp_path / "case", groups=None)
+    forger.text = forger.mark_words(words, 130)
+    named, many = Named(forger), 2**31
+    held = json.loads(forger.held("claim.json"))
+    numbers = {f"{name}_global": corrected_p(held[name], many, held) for name in ("log10_p", "log10_p_user")}
+    forger.claim(messages=many, **numbers)
+    for events, code in ((4000, 0), (4001, 1), (10**9, 1)):
+        path = [b"%032d" % number for number in range(40)]
+        roots = ((path[:n], root_of_log(named.leaf(), 1, events, path[:n])) for n in range(40))
+        way, root = next((nodes, root) for nodes, root in roots if root is not None)
+        named.write(events=events, path=[node.hex() for node in way])
+        published, heads = named.publish(f"{events}:{root.hex()}")
+        answer = forger.checked(published, heads[0])
+        assert (answer[0], f"{events} records of names: " in answer[1]) == (code, True), answer[1]
 
 
 @pytest.mark.parametrize(
