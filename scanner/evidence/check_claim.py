@@ -428,19 +428,16 @@ class Mark:
         return [leaf_of(seed) for seed in seeds]
 
     def log10_p(self, score: float, scored: int) -> float:
-        """Compute log10 P(a score at least this large) of unmarked text.
-
-        It is exact for the green list, and computed in 60 digits for Gumbel.
-        """
-        if self.green:
-            n, whole = self.gamma.numerator, self.gamma.denominator
-            ways = term = n**scored
-            for k in range(scored, round(score), -1):  # C(scored, k-1)·n^(k-1)·(whole-n)^(scored-k+1)
-                term = term * k * (whole - n) // ((scored - k + 1) * n)
-                ways += term
-            return math.log10(ways) - scored * math.log10(whole)
+        """Compute log10 P(a score at least this large) of unmarked text, in 60 digits."""
         with decimal.localcontext() as context:
-            context.prec = 60
+            context.prec, context.Emax, context.Emin = 60, decimal.MAX_EMAX, decimal.MIN_EMIN
+            if self.green:
+                n, whole = self.gamma.numerator, self.gamma.denominator
+                term = total = decimal.Decimal(1)
+                for k in range(scored, round(score), -1):  # C(scored, k-1)·(whole/n-1)^(scored-k+1)
+                    term = term * (k * (whole - n)) / ((scored - k + 1) * n)
+                    total += term
+                return min(0.0, float(total.log10() - scored * (decimal.Decimal(whole) / n).log10()))
             mean = decimal.Decimal(score)
             term = total = decimal.Decimal(1)
             for k in range(1, scored):
