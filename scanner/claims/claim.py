@@ -31,12 +31,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from scanner.detection.attribution import OpenedKey
 from scanner.errors import Refused
 from scanner.evidence import check_claim
 from scanner.evidence.case import FlagCase
-from scanner.evidence.check_claim import NO_RECORD, chosen_of, corrected_p, places_in
+from scanner.evidence.check_claim import MOST_POSITIONS, NO_RECORD, chosen_of, corrected_p, places_in
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.offered_claim import OTHER_WAY, look_of_record, refusal
 from scanner.evidence.replay import Replay, replay
@@ -214,7 +215,8 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
     refuse_lost_events(explainer.results, explainer.registry, [key])
     last_read = _last_read(explainer, key)
     refuse_unread(explainer.registry, last_read)
-    unit = _unit(explainer, case, text, tokens.ids.tolist(), opened_key)
+    mark = check_claim.Mark(record.label, check_secret(explainer.registry, key), bytes.fromhex(beacon_of_key(key)))
+    unit = _unit(explainer, case, text, tokens.ids.tolist(), opened_key, mark)
     share = record.looks[look_of_record(unit.look, unit.variant)]
     lines = read_published(published) if published else []
     refuse_lost_heads(explainer.registry, key, lines)
@@ -303,8 +305,17 @@ def _last_read(explainer: Explainer, key: MasterKey) -> datetime:
     return began
 
 
-def _unit(explainer: Explainer, case: FlagCase, text: str, ids: Sequence[int], opened_key: OpenedKey) -> Unit:
+def _unit(
+    explainer: Explainer,
+    case: FlagCase,
+    text: str,
+    ids: list[int],
+    opened_key: OpenedKey,
+    mark: check_claim.Mark,
+) -> Unit:
     """Return the unit of a flag: the whole text, or the smallest window that contains the flagged part.
+
+    Where most of that window repeats words before it, the unit is the strongest window inside.
 
     A claim's windows are counted over all positions of a text. The h tokens before a window's first position belong to
     it. The windows of scans can differ, because scans leave out shown seeds and also examine paragraphs and quotations.
@@ -326,7 +337,30 @@ def _unit(explainer: Explainer, case: FlagCase, text: str, ids: Sequence[int], o
     grid = windows(len(index))
     holds = (index[grid[:, 0]] <= first) & (index[grid[:, 1] - 1] >= last)
     begin, end = min(grid[holds].tolist(), key=lambda window: window[1] - window[0], default=(0, len(index)))
+    own = places_in(mark, ids, int(index[begin]) - rule.context, int(index[end - 1]) + 1)
+    if len(own) > 2 * (end - begin):
+        inside = grid[(grid[:, 0] >= begin) & (grid[:, 1] <= end)]
+        begin, end = _strongest(mark, row["message"], ids, index, inside)
     return Unit(int(index[begin]) - rule.context, int(index[end - 1]) + 1, None, SPAN, len(grid))
+
+
+def _strongest(
+    mark: check_claim.Mark, message: int, ids: Sequence[int], index: NDArray[np.int64], inside: NDArray[np.int64]
+) -> tuple[int, int]:
+    """Return the window that makes the strongest claim, of those inside a flagged part.
+
+    A scan does not count what repeats words before the part, and the part may be full of it. But a claim counts repeats
+    within its unit only (SPEC_3 §5), so such words would hide the mark, and with more than 1,000 nearly all of it.
+    """
+    begin, end = int(inside[:, 0].min()), int(inside[:, 1].max())
+    ngrams = (tuple(ids[at - mark.window : at + 1]) for at in index[begin:end].tolist())
+    mean = float(mark.gamma) if mark.green else 1.0
+    above = np.cumsum([0.0, *(mark.term(ngram, message) - mean for ngram in ngrams)])
+    excess = above[inside[:, 1] - begin] - above[inside[:, 0] - begin]
+    most = index[inside[:, 1] - 1] - index[inside[:, 0]] + 1  # positions that the claim has at most
+    spread = np.maximum(most / math.sqrt(MOST_POSITIONS), np.sqrt(most))
+    best = inside[np.argmax(excess / spread)]
+    return int(best[0]), int(best[1])
 
 
 def _keys(folder: str, key: MasterKey, record: KeyRecord, lines: Sequence[PublishedLine]) -> int:

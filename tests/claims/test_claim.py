@@ -234,6 +234,21 @@ def test_a_window_that_was_flagged_is_the_unit(platform, plain):
     assert claim["parts"] == len(windows_of(1276))
 
 
+def test_words_that_a_poster_writes_twice_around_marked_ones_hide_no_claim(platform, plain):
+    """The scan leaves the repeated words out of the part that it flags, but a claim counts them once in its unit."""
+    platform.night.configure(more="spans = { windows = true }")
+    marked = platform.text(180)
+    half = len(marked.split()) // 2
+    first, second = (f" {' '.join(words)}" for words in (marked.split()[:half], marked.split()[half:]))
+    platform.scan(plain(1500, 1) + first + plain(1500, 1) + second)
+    (span,) = spans(platform.night.results).collect().to_dicts()
+    assert (span["tokens"] > 1500, span["scored"] < 300) == (True, True)
+    code, said = platform.claim("--yes")
+    assert code == 0, said
+    claim = platform.read("claim.json")
+    assert (claim["look"], claim["scored"] < 200, platform.checked()[0]) == ("span", True, 3)
+
+
 def test_a_paragraph_is_claimed_as_the_smallest_window_that_holds_it(platform, plain):
     platform.night.configure(more="spans = { windows = false, segments = true }")
     text = plain(300, 1) + "\n\n" + platform.text(90) + "\n\n" + plain(300, 2)
