@@ -407,12 +407,15 @@ def _remove(
     unknown = unknown_users(registry, names)
     if unknown and not erase:
         raise Refused(f"user {unknown[0]!r} holds no message in this registry; see `brickscan users list`")
-    stays = _claims_of(registry, names, results) if erase else []
+    stays = _claims_of(registry, _texts_of(results, names), results) if erase else []
     if not confirm([*_what_goes(registry, names, erase, results, accounts=accounts), *stays], yes, dry_run):
         return
     if erase:
+        texts = _texts_of(results, names)  # once the names are gone, nobody can tell whose texts these are
+        if yes:
+            complain(*stays)
         _erase(registry, names, unknown, results, accounts=accounts)
-        tell(*stays)
+        tell(*_claims_of(registry, texts, results))  # again, because the answer and the erasure can take hours
     else:
         _withdraw(registry, names)
 
@@ -434,10 +437,16 @@ def _what_goes(
     return lines
 
 
-def _claims_of(registry: Path | str, names: Sequence[str], results: str | None) -> list[str]:
-    """Write which claims were made about texts of users. No erasure takes them back (SPEC_3 §5)."""
-    from scanner.registry.shown_seeds import claims_by_text
+def _texts_of(results: str | None, names: Sequence[str]) -> list[tuple[str, int, str]]:
+    """Return the flagged texts of users, as `flagged_texts_of` does. Without results, none is known."""
     from scanner.results.retention import flagged_texts_of
+
+    return [] if results is None else flagged_texts_of(results, names)
+
+
+def _claims_of(registry: Path | str, texts: Sequence[tuple[str, int, str]], results: str | None) -> list[str]:
+    """Write which claims were made about texts, as `_texts_of` returns them. No erasure takes them back (SPEC_3 §5)."""
+    from scanner.registry.shown_seeds import claims_by_text
 
     claims = claims_by_text(registry, load_registry(registry).keys)
     if not claims:
@@ -449,7 +458,7 @@ def _claims_of(registry: Path | str, names: Sequence[str], results: str | None) 
         f"remains: the claim about {printable(path)}:{row} (event {claim.number:,} of key {claim.key_id}, "
         f"{claim.at:%Y-%m-%d}), with everyone who received it: the text, the user it is marked for, and the name; ask "
         "them to delete the folder"
-        for path, row, sha256 in flagged_texts_of(results, names)
+        for path, row, sha256 in texts
         for claim in claims.get(sha256, ())
     ]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs import users
 from scanner.claims import claim as claims
 from scanner.claims.claim import prepare, refuse_if_changed, show
 from scanner.errors import Refused
@@ -178,3 +179,32 @@ def test_an_erasure_names_the_claims_that_it_does_not_take_back(platform, monkey
     monkeypatch.setattr(retention, "cutoff", lambda _: date.today() + timedelta(days=9))
     code, said, _ = call("retain", platform.night.config, "--keep", "1", "--dry-run")
     assert (code, "remains: claims that were given to the parties" in said) == (0, True), said
+
+
+def test_an_erasure_names_claims_that_were_made_while_it_asked_and_erased(platform, monkeypatch):
+    erase = "users", "remove", "alice", "--registry", platform.registry, "--erase", "--results", platform.night.results
+
+    def ask(*_arguments: object) -> bool:
+        assert platform.claim("--yes")[0] == 0
+        return True
+
+    monkeypatch.setattr(users, "confirm", ask)
+    code, said, _ = call(*erase)
+    assert (code, "remains: the claim about " in said) == (0, True), said
+
+
+def test_an_erasure_names_claims_before_it_begins_since_a_second_run_no_longer_knows_whose_texts_they_are_about(
+    platform, monkeypatch
+):
+    erase = "users", "remove", "alice", "--registry", platform.registry, "--erase", "--results", platform.night.results
+    assert platform.claim("--yes")[0] == 0
+
+    def stop(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(users, "erase_users", stop)
+        code, said, err = call(*erase, "--yes")
+    assert (code, "remains: the claim about " in err) == (130, True), said + err
+    code, said, err = call(*erase, "--yes")
+    assert (code, "remains: the claim about " in said + err) == (0, False), said + err
