@@ -21,7 +21,7 @@ from scanner.registry.shown_seeds import append_event, event_head, shown_path
 from scanner.registry.signed_tables import SIGNED_TABLES_FOLDER
 from scanner.results.queries import spans
 from scanner.watermark.formats import format_of
-from tests.support.claiming import MESSAGE, Platform, make_registry
+from tests.support.claiming import LOOKS, MESSAGE, Platform, make_registry
 from tests.support.command_line import call
 
 pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("without_ray", "opened_once")]
@@ -247,6 +247,42 @@ def test_words_that_a_poster_writes_twice_around_marked_ones_hide_no_claim(platf
     assert code == 0, said
     claim = platform.read("claim.json")
     assert (claim["look"], claim["scored"] < 200, platform.checked()[0]) == ("span", True, 3)
+
+
+def test_words_that_a_poster_writes_between_all_marked_ones_hide_no_claim(platform, plain):
+    """No window holds much of the mark and none of the words, so the unit is a window with both."""
+    platform.night.configure(more="spans = { windows = true }")
+    marked, filler = platform.text(300).split(), plain(700, 1)
+    pieces = (f" {' '.join(marked[at : at + 30])}{filler}" for at in range(0, 300, 30))
+    platform.scan(plain(4000, 2) + filler + "".join(pieces) + plain(4000, 3))
+    assert spans(platform.night.results).collect()["tokens"].to_list() > [5000]
+    code, said = platform.claim("--yes")
+    assert code == 0, said
+    claim = platform.read("claim.json")
+    assert (claim["scored"] > 800, claim["log10_p_user_global"] < -10, platform.checked()[0]) == (True, True, 3)
+
+
+def test_a_marked_paragraph_of_a_long_text_is_claimed_where_the_whole_text_was_flagged(platform, plain):
+    """A claim counts at most 1,000 positions: of the whole text, these have too little of the mark."""
+    platform.night.configure(more="spans = { windows = true }")
+    platform.scan(plain(1750, 1) + platform.text(400) + plain(1750, 2))
+    (flag,) = platform.night.verdicts().to_dicts()
+    code, said = platform.claim("--yes")
+    assert (flag["look"], code) == (None, 0), said
+    claim = platform.read("claim.json")
+    assert (claim["look"], claim["log10_p_global"] < -24, platform.checked()[0]) == ("span", True, 3)
+    assert claim["correction"] == 1 / LOOKS["parts/1"]
+    code, said = platform.claim("--yes", out="again")
+    assert (code, "nothing new is shown" in said, platform.read("claim.json", "again")) == (0, True, claim), said
+
+
+def test_no_part_is_claimed_that_the_record_of_the_key_does_not_have(tmp_path, words, plain):
+    platform = Platform(tmp_path, words, looks={"as written/1": 1.0})
+    platform.scan(plain(1750, 1) + platform.text(400) + plain(1750, 2))
+    code, said = platform.claim("--yes")
+    assert code == 0, said
+    claim = platform.read("claim.json")
+    assert (claim["look"], claim["scored"], claim["log10_p_global"] > -24) == (None, 1000, True)
 
 
 def test_a_paragraph_is_claimed_as_the_smallest_window_that_holds_it(platform, plain):
