@@ -334,8 +334,9 @@ def _unit(
     if unit.variant is not None or look_of_record(SPAN, None) not in record.looks or log10_p(unit) <= TRIED:
         return unit
     inside = grid[(index[grid[:, 0]] - rule.context >= unit.begin) & (index[grid[:, 1] - 1] < unit.end)]
-    gamma = parse_label(record.label).gamma
-    excess = _score_each(opened_key.watermark, row["message"], ids, unit, rule.context) - float(gamma or 1)
+    law = opened_key.watermark.law
+    assert law is not None  # noqa: S101 - each format with seeds has one
+    excess = _score_each(opened_key.watermark, row["message"], ids, unit, rule.context) - law.mean
     strongest = _strongest(ids, unit, rule.context, excess, index, inside)
     return min(unit, unit_of(*strongest), key=log10_p)
 
