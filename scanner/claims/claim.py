@@ -31,18 +31,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-from scanner.detection.attribution import OpenedKey
+from scanner.claims.unit import Unit, choose_unit, open_seed_key
 from scanner.errors import Refused
 from scanner.evidence import check_claim
-from scanner.evidence.case import FlagCase
-from scanner.evidence.check_claim import MOST_POSITIONS, NO_RECORD, TRIED, chosen_of, corrected_p, places_in
+from scanner.evidence.check_claim import NO_RECORD, chosen_of, corrected_p, places_in
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.offered_claim import OTHER_WAY, look_of_record, refusal
 from scanner.evidence.replay import Replay, replay
 from scanner.looks.marked_accounts import marked_accounts
-from scanner.registry import check_secret, load_registry
+from scanner.registry import load_registry
 from scanner.registry.dealt import Dealt, dealt_now, find_record, microseconds_of
 from scanner.registry.holders import given_rows
 from scanner.registry.key_records import read_record, read_tree
@@ -62,21 +60,18 @@ from scanner.registry.shown_seeds import (
 )
 from scanner.results.current_rows import ranges_ever
 from scanner.results.earlier_scans import SCAN_BEGAN
-from scanner.results.queries import ask, scans, spans
+from scanner.results.queries import ask, scans
 from scanner.results.registry_record import refuse_lost_events
 from scanner.scan_plan import read_config
 from scanner.signing import unchecked
 from scanner.storage.locations import sync_to_disk
-from scanner.watermark.format import DrawsFromSeeds, Watermark
 from scanner.watermark.formats import format_of
 from scanner.watermark.native.claim import claimed_positions, score_claim
-from scanner.watermark.native.tree import ShownSeed, leaf_of, seed_of, show_seeds
-from scanner.watermark.positions import Positions, Tokens
-from scanner.watermark.text_windows import windows
+from scanner.watermark.native.tree import ShownSeed, leaf_of, show_seeds
 from schemas.config import ClaimsConfig
 from schemas.key_record import KeyRecord, parse_label
 from schemas.registry import MasterKey
-from schemas.words import SPAN, Naming
+from schemas.words import Naming
 
 SECONDS_BETWEEN_LOOKS = 5.0
 """Seconds between two checks for remaining readers."""
@@ -115,27 +110,6 @@ windows of words for any user. That is why brickscan no longer marks or scores t
 
 The claim says that the text contains text marked for the message. It does not say who wrote or posted it.
 """
-
-
-class Unit(NamedTuple):
-    """The subject of a claim: a run of tokens of a text.
-
-    begin, end: its first token, and the token after its last one.
-    variant: `normalised`, or None for the text as written.
-    look: `span` for a window. None: the whole text.
-    parts: W, the number of such units in the text.
-    """
-
-    begin: int
-    end: int
-    variant: str | None
-    look: str | None
-    parts: int
-
-    @property
-    def words(self) -> str:
-        """Return words that tell the unit from others of its text, as the registry keeps them."""
-        return f"{self.variant or 'as written'}, tokens {self.begin} to {self.end}"
 
 
 class PreparedClaim(NamedTuple):
@@ -216,7 +190,7 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
     refuse_lost_events(explainer.results, explainer.registry, [key])
     last_read = _last_read(explainer, key)
     refuse_unread(explainer.registry, last_read)
-    unit = _unit(explainer, case, text, tokens.ids, opened_key, record)
+    unit = choose_unit(explainer, case, text, tokens.ids, opened_key, record)
     share = record.looks[look_of_record(unit.look, unit.variant)]
     lines = read_published(published) if published else []
     refuse_lost_heads(explainer.registry, key, lines)
@@ -305,120 +279,6 @@ def _last_read(explainer: Explainer, key: MasterKey) -> datetime:
     return began
 
 
-def _unit(
-    explainer: Explainer, case: FlagCase, text: str, ids: NDArray[np.uint32], opened_key: OpenedKey, record: KeyRecord
-) -> Unit:
-    """Return the unit of a flag: the whole text, or the smallest window that contains the flagged part.
-
-    If its claim would convince only those who trust the key's maker, the unit is the strongest window inside, if that
-    makes a stronger claim. A claim counts at most 1,000 positions and repeats within its unit only (SPEC_3 §5). So a
-    marked paragraph of a long text, or one among words that the text repeats, can be hidden in a larger unit.
-
-    A claim's windows are counted over all positions of a text. The h tokens before a window's first position belong to
-    it. The windows of scans can differ, because scans leave out shown seeds and also examine paragraphs and quotations.
-    """
-    row, rule = case.row, format_of(opened_key.key).rule()
-    index = rule.positions(Tokens(ids, np.array([0, len(ids)])), "ngram").index
-    grid = windows(len(index))
-
-    def unit_of(begin: int, end: int) -> Unit:
-        return Unit(int(index[begin]) - rule.context, int(index[end - 1]) + 1, None, SPAN, len(grid))
-
-    if row["look"] is None:
-        unit = Unit(0, len(ids), row["variant"], None, 1)
-    else:
-        first, last = _flagged_part(explainer, case, text, opened_key)
-        holds = (index[grid[:, 0]] <= first) & (index[grid[:, 1] - 1] >= last)
-        unit = unit_of(*min(grid[holds].tolist(), key=lambda window: window[1] - window[0], default=(0, len(index))))
-    log10_p = functools.partial(_log10_p, explainer.registry, opened_key.key, record, row["message"], ids)
-    if unit.variant is not None or look_of_record(SPAN, None) not in record.looks or log10_p(unit) <= TRIED:
-        return unit
-    inside = grid[(index[grid[:, 0]] - rule.context >= unit.begin) & (index[grid[:, 1] - 1] < unit.end)]
-    law = opened_key.watermark.law
-    assert law is not None  # noqa: S101 - each format with seeds has one
-    excess = _score_each(opened_key.watermark, row["message"], ids, unit, rule.context) - law.mean
-    strongest = _strongest(ids, unit, rule.context, excess, index, inside)
-    return min(unit, unit_of(*strongest), key=log10_p)
-
-
-def _flagged_part(explainer: Explainer, case: FlagCase, text: str, opened_key: OpenedKey) -> tuple[int, int]:
-    """Return the first and the last token of the part that was flagged."""
-    part = ["path", "row", "scan_id", "shard_id", "key_id", "message", "score", "log10_p"]
-    same = pl.all_horizontal(*(pl.col(name) == case.row[name] for name in part))
-    found = ask(explainer.results, lambda: spans(explainer.results).filter(same).head(1).collect()).to_dicts()
-    if not found:
-        raise Refused(f"{case.where}: the flagged part is no longer on record")
-    begins = opened_key.tokenizer.reference.encode_with_offsets(text)[1][:, 0]
-    first = int(np.searchsorted(begins, found[0]["char_from"]))
-    return first, first + found[0]["tokens"] - 1
-
-
-def _score_each(watermark: Watermark, message: int, ids: NDArray[np.uint32], unit: Unit, h: int) -> NDArray[np.float64]:
-    """Return the score of each position of a unit, repeats too: each as a document that begins with the text."""
-    places = np.arange(unit.begin + h, unit.end)
-    begins = np.zeros(len(places) + 1, np.int64)
-    begins[-1] = len(ids)
-    scores = watermark.score(Tokens(ids, begins), Positions(places, np.arange(len(places) + 1)), message)
-    return np.asarray(scores, np.float64)
-
-
-def _strongest(
-    ids: NDArray[np.uint32],
-    unit: Unit,
-    h: int,
-    excess: NDArray[np.float64],
-    index: NDArray[np.int64],
-    inside: NDArray[np.int64],
-) -> tuple[int, int]:
-    """Return the window inside a unit whose score is farthest above its mean, in standard deviations.
-
-    In each window, those positions count that do not occur earlier in it.
-
-    Args:
-        ids: tokens of the text.
-        unit: the unit.
-        h: number of tokens before each position.
-        excess: by how much the score of each position of the unit is above its mean.
-        index: positions of the text, without repeats.
-        inside: the windows, int64[W, 2], of `index`.
-    """
-    raw, met = ids.astype("<u4").tobytes(), dict[bytes, int]()
-    before = np.empty(len(excess), np.int64)  # where the same tokens were last, or -1
-    for number in range(len(excess)):
-        at = unit.begin + number
-        ngram = raw[4 * at : 4 * (at + h + 1)]
-        before[number] = met.get(ngram, -1)
-        met[ngram] = number
-
-    def strength(window: tuple[int, int]) -> float:
-        begin, end = index[window[0]] - h - unit.begin, index[window[1] - 1] + 1 - h - unit.begin
-        counts = before[begin:end] < begin
-        positions = int(np.count_nonzero(counts))
-        return float(excess[begin:end][counts].sum()) * math.sqrt(min(positions, MOST_POSITIONS)) / positions
-
-    return max(((begin, end) for begin, end in inside.tolist()), key=strength)
-
-
-def _log10_p(
-    folder: str, key: MasterKey, record: KeyRecord, message: int, ids: NDArray[np.uint32], unit: Unit
-) -> float:
-    """Compute log10 p of a claim about a unit, the larger one of both rules.
-
-    It takes no account of other keys and of earlier claims, so that the unit of a flag stays the same when some are
-    added: a second claim shows nothing new.
-    """
-    form, label = format_of(key), parse_label(record.label)
-    assert isinstance(form, DrawsFromSeeds)  # noqa: S101 - other formats were refused above
-    seed_key, tokens = form.seed_key(check_secret(folder, key)), ids[unit.begin : unit.end].tolist()
-    seeds = {bucket: seed_of(seed_key, bucket) for bucket in claimed_positions(tokens, record.label).buckets.tolist()}
-    score = score_claim(tokens, message, record.label, bytes.fromhex(beacon_of_key(key)), seeds)
-    fields = {"parts": unit.parts, "correction": 1 / record.looks[look_of_record(unit.look, unit.variant)]}
-    return max(
-        corrected_p(score.log10_p, key.messages, fields),
-        corrected_p(score.log10_p_user, label.groups or key.messages, fields),
-    )
-
-
 def _keys(folder: str, key: MasterKey, record: KeyRecord, lines: Sequence[PublishedLine]) -> int:
     """Count the keys that p of a claim is corrected for: all keys that a checker of the claim may know of."""
     known = {
@@ -449,11 +309,8 @@ def _tokens(label: str, key: MasterKey, ids: list[int], unit: Unit) -> bytes:
 
 def _seeds(folder: str, key: MasterKey, record: KeyRecord, ids: Sequence[int]) -> list[ShownSeed]:
     """Return the seeds that the positions of a unit use, with their paths."""
-    form = format_of(key)
-    assert isinstance(form, DrawsFromSeeds)  # noqa: S101 - other formats were refused above
-    seed_key = form.seed_key(check_secret(folder, key))
     buckets = claimed_positions(ids, record.label).buckets.tolist()
-    return show_seeds(seed_key, form.seeds, read_tree(folder, key), buckets)
+    return show_seeds(open_seed_key(folder, key), parse_label(record.label).seeds, read_tree(folder, key), buckets)
 
 
 def _shown_json(seeds: Sequence[ShownSeed]) -> bytes:

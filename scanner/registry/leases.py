@@ -287,7 +287,7 @@ class HeldLease:
         If the events cannot be read, the lease is given back. Otherwise the next check would find a lease that holds,
         and the process would use the events that its parent had read.
         """
-        with _TAKING_OVER:
+        with _READING_ANEW:
             if os.getpid() == self._ready_in:
                 return
             read_anew = None if self._follow is None else self._follow()
@@ -366,7 +366,7 @@ class HeldLease:
             except OSError as why:
                 self._why_late = why.strerror or str(why)
             except (RuntimeError, MemoryError):
-                return
+                pass
 
     def _write(self, begun: float) -> None:
         """Write the file, unless the clock is wrong. begun: `_seconds()` before the check that the lease holds."""
@@ -378,14 +378,14 @@ class HeldLease:
         self._valid_until, self._expires = begun + LEASE.total_seconds(), expires
 
 
-_TAKING_OVER = threading.Lock()
-"""Held by the thread of a forked process that takes a lease for it, or of any process that reads a copy anew."""
+_READING_ANEW = threading.Lock()
+"""Held by the thread that reads events anew for a forked process, or from a copy of the registry."""
 
 
 def _release_after_fork() -> None:
     # the parent's may be held by a thread that the forked process does not have
-    global _TAKING_OVER
-    _TAKING_OVER = threading.Lock()
+    global _READING_ANEW
+    _READING_ANEW = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_release_after_fork)
@@ -441,7 +441,7 @@ class CopyLease(NoLease):
             Refused: they cannot be read.
         """
         if self._is_old():
-            with _TAKING_OVER:  # one thread after the other, so that none puts back what it read earlier
+            with _READING_ANEW:  # one thread after the other, so that none puts back what it read earlier
                 read_anew = None if self._follow is None else self._follow()
                 if read_anew is not None and self._is_old():
                     now = _seconds()
