@@ -276,6 +276,28 @@ def test_a_marked_paragraph_of_a_long_text_is_claimed_where_the_whole_text_was_f
     assert (code, "nothing new is shown" in said, platform.read("claim.json", "again")) == (0, True, claim), said
 
 
+@pytest.mark.parametrize("whose", ["of the same user", "of another user"])
+@pytest.mark.parametrize("method", ["greenlist-v3", "gumbel-v3"])
+def test_a_claimed_text_that_a_poster_copies_hides_no_claim(tmp_path, words, method, whose):
+    """A claim counts the copied words at their mean at most, so its unit leaves them out."""
+    platform = Platform(tmp_path, words, method=method)
+    platform.night.configure(more="spans = { windows = true }")
+    message = MESSAGE if whose == "of the same user" else MESSAGE + 1
+    copied = platform.forger.mark_words(words, message, 300, 1)
+    platform.scan(copied)
+    assert platform.claim("--yes")[0] == 0
+    platform.night.write("b", [copied + platform.text(160, 2)])
+    platform.night.scan()
+    code, said = platform.claim("--yes", document="b:0", out="second")
+    assert code == 0, said
+    claim = platform.read("claim.json", "second")
+    assert (claim["look"], claim["scored"] < 230, claim["log10_p_global"] < -18) == ("span", True, True), claim
+    assert platform.checked(out="second")[0] == 3
+    code, said = platform.claim("--yes", document="b:0", out="again")
+    assert (code, platform.read("claim.json", "again")) == (0, claim), said
+    assert platform.shown().number == 2
+
+
 def test_no_part_is_claimed_that_the_record_of_the_key_does_not_have(tmp_path, words, plain):
     platform = Platform(tmp_path, words, looks={"as written/1": 1.0})
     platform.scan(plain(1750, 1) + platform.text(400) + plain(1750, 2))

@@ -21,10 +21,12 @@ from scanner.registry import load_registry, new_key, shown_seeds
 from scanner.registry.shown_seeds import (
     ShownEvent,
     ShownSeeds,
+    ShownUpTo,
     append_event,
     event_bytes,
     read_shown,
     refuse_above_cap,
+    shown_before,
     shown_path,
 )
 from scanner.storage import locations
@@ -60,6 +62,15 @@ def test_nothing_is_shown_at_first(folder, key):
     assert (shown.events, shown.number, shown.head, shown.leaves) == ((), 0, "0" * 64, frozenset())
     assert shown.buckets.dtype == np.int64
     assert not len(shown.buckets)
+
+
+def test_what_was_shown_before_a_text_stays_the_same_after_claims_about_it(folder, key):
+    """Later events count only where a flag's scan knew them."""
+    for text, bucket in ((b"another", 1), (TEXT, 2), (b"a third", 3)):
+        show(folder, text, [bucket])
+    then = ShownUpTo(2, read_shown(folder, key).up_to(2).head)
+    shown = [shown_before(folder, key, *about).buckets.tolist() for about in ((TEXT, None), (TEXT, then), (b"", then))]
+    assert shown == [[1], [1, 2], [1, 2, 3]]
 
 
 def test_an_event_is_public_and_its_buckets_are_not(folder, key):
