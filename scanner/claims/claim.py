@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from scanner.claims.unit import Unit, choose_unit, open_seed_key
+from scanner.claims.unit import Unit, choose_unit
 from scanner.errors import Refused
 from scanner.evidence import check_claim
 from scanner.evidence.check_claim import NO_RECORD, chosen_of, corrected_p, places_in
@@ -40,7 +40,7 @@ from scanner.evidence.explainer import Explainer
 from scanner.evidence.offered_claim import OTHER_WAY, look_of_record, refusal
 from scanner.evidence.replay import Replay, replay
 from scanner.looks.marked_accounts import marked_accounts
-from scanner.registry import load_registry
+from scanner.registry import check_secret, load_registry
 from scanner.registry.dealt import Dealt, dealt_now, find_record, microseconds_of
 from scanner.registry.holders import given_rows
 from scanner.registry.key_records import read_record, read_tree
@@ -65,6 +65,7 @@ from scanner.results.registry_record import refuse_lost_events
 from scanner.scan_plan import read_config
 from scanner.signing import unchecked
 from scanner.storage.locations import sync_to_disk
+from scanner.watermark.format import DrawsFromSeeds
 from scanner.watermark.formats import format_of
 from scanner.watermark.native.claim import claimed_positions, score_claim
 from scanner.watermark.native.tree import ShownSeed, leaf_of, show_seeds
@@ -309,8 +310,11 @@ def _tokens(label: str, key: MasterKey, ids: list[int], unit: Unit) -> bytes:
 
 def _seeds(folder: str, key: MasterKey, record: KeyRecord, ids: Sequence[int]) -> list[ShownSeed]:
     """Return the seeds that the positions of a unit use, with their paths."""
+    form = format_of(key)
+    assert isinstance(form, DrawsFromSeeds)  # noqa: S101 - the refusal of a flag refuses other formats
+    seed_key = form.seed_key(check_secret(folder, key))
     buckets = claimed_positions(ids, record.label).buckets.tolist()
-    return show_seeds(open_seed_key(folder, key), parse_label(record.label).seeds, read_tree(folder, key), buckets)
+    return show_seeds(seed_key, form.seeds, read_tree(folder, key), buckets)
 
 
 def _shown_json(seeds: Sequence[ShownSeed]) -> bytes:

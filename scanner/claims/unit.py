@@ -2,11 +2,10 @@
 
 1. The unit of a flag of the whole text is the text; of a flagged part, the smallest window that holds it.
 2. If p of that claim is small enough for everybody (`TRIED`), that is the unit.
-3. Otherwise, of the windows inside, take those whose scores have the smallest p. A claim counts at most 1,000
-   positions, repeats within its unit only, and positions that an earlier claim showed at their mean at most. So a
-   marked paragraph of a long text, or one among words that the text repeats or copies from a claimed text, can be
-   hidden in a larger unit.
-4. Of these units, the one whose claim has the smallest p is the unit.
+3. Otherwise, it is that unit or one of the windows inside: the one whose claim has the smallest p. A claim counts at
+   most 1,000 positions, repeats within its unit only, and positions that an earlier claim showed at their mean at most.
+   So a marked paragraph can be hidden in a larger unit: of a long text, or among words that are repeated, or copied
+   from a claimed text.
 
 Earlier claims are those before the first one about the text, and those that the flag's scan knew. So a second claim
 about a flag has the same unit, and shows nothing new.
@@ -17,8 +16,6 @@ A claim's windows are counted over all positions of a text. The h tokens before 
 The windows of scans can differ, because scans leave out shown seeds and also examine paragraphs and quotations.
 """
 
-import functools
-from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -28,27 +25,20 @@ from numpy.typing import NDArray
 from scanner.detection.attribution import OpenedKey
 from scanner.errors import Refused
 from scanner.evidence.case import FlagCase, shown_by_scan
-from scanner.evidence.check_claim import MOST_POSITIONS, TRIED, corrected_p
+from scanner.evidence.check_claim import TRIED
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.offered_claim import look_of_record
-from scanner.registry import check_secret
-from scanner.registry.keys_file import beacon_of_key
 from scanner.registry.shown_seeds import ShownSeeds, shown_before
 from scanner.results.queries import ask, spans
 from scanner.watermark.format import DrawsFromSeeds, ScoresParts
 from scanner.watermark.formats import format_of
-from scanner.watermark.laws import Law
-from scanner.watermark.native.claim import claimed_positions, score_claim
-from scanner.watermark.native.tree import seed_of
+from scanner.watermark.native.claim import choose_steps, rank_steps
 from scanner.watermark.native.unshown import UnshownWindows
 from scanner.watermark.positions import Positions, Tokens
+from scanner.watermark.rule import corrected, log10_p_of
 from scanner.watermark.text_windows import windows
-from schemas.key_record import KeyRecord, parse_label
-from schemas.registry import MasterKey
+from schemas.key_record import KeyRecord
 from schemas.words import SPAN
-
-CANDIDATES = 8
-"""Number of windows whose p is computed as in a claim: by both rules, and on the positions that are drawn."""
 
 
 class Unit(NamedTuple):
@@ -87,32 +77,34 @@ def choose_unit(
 
     Raises:
         Refused: the flagged part is no longer on record.
-        SecretError: the key's secret cannot be read.
     """
     row, rule = case.row, format_of(opened_key.key).rule()
     index = rule.positions(Tokens(ids, np.array([0, len(ids)])), "ngram").index
     grid = windows(len(index))
-
-    def unit_of(begin: int, end: int) -> Unit:
-        return Unit(int(index[begin]) - rule.context, int(index[end - 1]) + 1, None, SPAN, len(grid))
-
+    begins, ends = index[grid[:, 0]] - rule.context, index[grid[:, 1] - 1] + 1
     if row["look"] is None:
         unit = Unit(0, len(ids), row["variant"], None, 1)
     else:
         first, last = _flagged_part(explainer, case, text, opened_key)
-        holds = (index[grid[:, 0]] <= first) & (index[grid[:, 1] - 1] >= last)
-        unit = unit_of(*min(grid[holds].tolist(), key=lambda window: window[1] - window[0], default=(0, len(index))))
+        holds = np.flatnonzero((begins + rule.context <= first) & (ends > last))
+        smallest = holds[np.argmin(grid[holds, 1] - grid[holds, 0])] if len(holds) else len(grid) - 1
+        unit = Unit(int(begins[smallest]), int(ends[smallest]), None, SPAN, len(grid))
+    if unit.variant is not None or look_of_record(SPAN, None) not in record.looks:
+        return unit
     then = dict(shown_by_scan(case.scan)).get(opened_key.key.key_id)
     shown = shown_before(explainer.registry, opened_key.key, explainer.stored_text(case), then)
-    log10_p = functools.partial(_log10_p, explainer.registry, opened_key.key, record, row["message"], shown.leaves, ids)
-    if unit.variant is not None or look_of_record(SPAN, None) not in record.looks or log10_p(unit) <= TRIED:
+    steps = _steps(opened_key, record, shown, ids, row["message"])
+    own_tests = np.array([unit.parts / record.looks[look_of_record(unit.look, unit.variant)]])
+    own_p = _log10_p(opened_key, steps, np.array([unit.begin]), np.array([unit.end]), own_tests)[0]
+    inside = np.flatnonzero((begins >= unit.begin) & (ends <= unit.end))
+    if own_p <= TRIED or not len(inside):
         return unit
-    places = np.arange(unit.begin + rule.context, unit.end)
-    excess = _excess(opened_key, shown, ids, places, row["message"])
-    inside = grid[(index[grid[:, 0]] >= places[0]) & (index[grid[:, 1] - 1] <= places[-1])]
-    begin, end = index[inside[:, 0]] - places[0], index[inside[:, 1] - 1] + 1 - places[0]
-    strongest = inside[_strongest(_law(opened_key), excess, _last_before(ids, places, rule.context), begin, end)]
-    return min([unit, *(unit_of(*window) for window in strongest.tolist())], key=log10_p)
+    tests = np.full(len(inside), len(grid) / record.looks[look_of_record(SPAN, None)])
+    log10_p = _log10_p(opened_key, steps, begins[inside], ends[inside], tests)
+    if log10_p.min() >= own_p:
+        return unit
+    best = inside[np.argmin(log10_p)]
+    return Unit(int(begins[best]), int(ends[best]), None, SPAN, len(grid))
 
 
 def _flagged_part(explainer: Explainer, case: FlagCase, text: str, opened_key: OpenedKey) -> tuple[int, int]:
@@ -127,103 +119,71 @@ def _flagged_part(explainer: Explainer, case: FlagCase, text: str, opened_key: O
     return first, first + found[0]["tokens"] - 1
 
 
-def _law(opened_key: OpenedKey) -> Law:
-    law = opened_key.watermark.law
-    assert law is not None  # noqa: S101 - other formats were refused before
-    return law
+class _Steps(NamedTuple):
+    """The P positions of a text, as a claim counts them.
 
-
-def _excess(
-    opened_key: OpenedKey, shown: ShownSeeds, ids: NDArray[np.uint32], places: NDArray[np.int64], message: int
-) -> NDArray[np.float64]:
-    """Return by how much the term of each place, repeats too, is above its mean: float64[P].
-
-    Where earlier claims showed the seed, it is 0 at most, as in the score of a claim.
+    h: token of the first one.
+    ranks: of their public hashes, int64[P].
+    terms: what each adds to the score, float64[P]. Where an earlier claim showed the seed, it is the mean at most.
+    is_user: whether no other user of the group reads it, bool[P]. Without groups, nobody else reads any.
+    groups: number of groups, or None.
     """
+
+    h: int
+    ranks: NDArray[np.int64]
+    terms: NDArray[np.float64]
+    is_user: NDArray[np.bool_]
+    groups: int | None
+
+
+def _steps(
+    opened_key: OpenedKey, record: KeyRecord, shown: ShownSeeds, ids: NDArray[np.uint32], message: int
+) -> _Steps:
     mark, form = opened_key.watermark, format_of(opened_key.key)
     assert isinstance(mark, ScoresParts)  # noqa: S101 - other formats were refused before
     assert isinstance(form, DrawsFromSeeds)  # noqa: S101 - likewise
-    tokens, positions = Tokens(ids, np.array([0, len(ids)])), Positions(places, np.array([0, len(places)]))
-    excess = mark.terms(tokens, positions, message) - _law(opened_key).mean
-    unshown = UnshownWindows(form.rule().context, form.seeds, shown.buckets.tobytes()).positions(tokens, "none").index
-    return np.where(np.isin(places, unshown), excess, np.minimum(excess, 0))
-
-
-def _last_before(ids: NDArray[np.uint32], places: NDArray[np.int64], h: int) -> NDArray[np.int64]:
-    """Return for each place the number of the last place before it that has the same tokens, or -1: int64[P]."""
-    raw, met = ids.astype("<u4").tobytes(), dict[bytes, int]()
-    before = np.empty(len(places), np.int64)
-    for number, place in enumerate(places.tolist()):
-        ngram = raw[4 * (place - h) : 4 * (place + 1)]
-        before[number] = met.get(ngram, -1)
-        met[ngram] = number
-    return before
-
-
-def _strongest(
-    law: Law,
-    excess: NDArray[np.float64],
-    before: NDArray[np.int64],
-    begins: NDArray[np.int64],
-    ends: NDArray[np.int64],
-) -> NDArray[np.int64]:
-    """Return the numbers of the windows whose scores have the smallest p, that first: int64[C].
-
-    In each window, those places count that have no repeat earlier in it. At most 1,000 of them are drawn, which have
-    their share of the score.
-
-    Args:
-        law: law of the scores.
-        excess: of P places, float64[P].
-        before: as `_last_before` returns it.
-        begins: first place of each window, int64[W].
-        ends: place after the last one, int64[W].
-    """
-
-    def counted(begin: int, end: int) -> tuple[int, float]:
-        counts = before[begin:end] < begin
-        return int(np.count_nonzero(counts)), float(excess[begin:end][counts].sum())
-
-    of_windows = [counted(begin, end) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
-    positions, above = np.array(of_windows).T
-    scored = np.minimum(positions, MOST_POSITIONS)
-    score = (law.mean + above / positions) * scored
-    log10_p = law.log10_p(np.floor(score + 1e-9) if law.discrete else score, scored)
-    return np.argsort(log10_p, kind="stable")[:CANDIDATES]
+    assert mark.law is not None  # noqa: S101 - likewise
+    h, tokens = form.rule().context, Tokens(ids, np.array([0, len(ids)]))
+    places = np.arange(h, len(ids))
+    terms = mark.terms(tokens, Positions(places, np.array([0, len(places)])), message)
+    unshown = UnshownWindows(h, form.seeds, shown.buckets.tobytes()).positions(tokens, "none").index
+    terms = np.where(np.isin(places, unshown), terms, np.minimum(terms, mark.law.mean))
+    each_alone = Positions(places, np.arange(len(places) + 1))
+    evidence = mark.user_evidence(tokens, each_alone, np.full(len(places), message))
+    ranks = rank_steps(ids, record.label)
+    if evidence is None:
+        return _Steps(h, ranks, terms, np.ones(len(places), np.bool_), None)
+    return _Steps(h, ranks, terms, evidence.scored > 0, evidence.messages)
 
 
 def _log10_p(
-    folder: str,
-    key: MasterKey,
-    record: KeyRecord,
-    message: int,
-    earlier: Collection[bytes],
-    ids: NDArray[np.uint32],
-    unit: Unit,
-) -> float:
-    """Compute log10 p of a claim about a unit, the larger one of both rules.
+    opened_key: OpenedKey,
+    steps: _Steps,
+    begins: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    tests: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Compute log10 p of claims about U units, the larger one of both rules: float64[U].
 
     It takes no account of other keys, so that the unit of a flag stays the same when some are added.
 
-    earlier: leaves that earlier claims showed.
+    Args:
+        opened_key: the flag's key.
+        steps: of the text.
+        begins: first token of each unit, int64[U].
+        ends: token after the last one, int64[U].
+        tests: number for which p is corrected, beside the messages, float64[U].
     """
-    seed_key, tokens = open_seed_key(folder, key), ids[unit.begin : unit.end].tolist()
-    seeds = {bucket: seed_of(seed_key, bucket) for bucket in claimed_positions(tokens, record.label).buckets.tolist()}
-    score = score_claim(tokens, message, record.label, bytes.fromhex(beacon_of_key(key)), seeds, earlier)
-    fields = {"parts": unit.parts, "correction": 1 / record.looks[look_of_record(unit.look, unit.variant)]}
-    groups = parse_label(record.label).groups
-    return max(
-        corrected_p(score.log10_p, key.messages, fields),
-        corrected_p(score.log10_p_user, groups or key.messages, fields),
+    scored, score = np.zeros((2, len(begins)), np.int64), np.zeros((2, len(begins)))
+    for unit, (begin, end) in enumerate(zip(begins.tolist(), (ends - steps.h).tolist(), strict=True)):
+        counted = begin + choose_steps(steps.ranks[begin:end])
+        terms, is_user = steps.terms[counted], steps.is_user[counted]
+        scored[:, unit] = len(counted), np.count_nonzero(is_user)
+        score[:, unit] = terms.sum(), terms[is_user].sum()
+    law, messages = opened_key.watermark.law, opened_key.key.messages
+    assert law is not None  # noqa: S101 - as in `_steps`
+    log10_p = log10_p_of(law, np.floor(score) if law.discrete else score, scored)
+    return np.maximum(
+        corrected(log10_p[0], messages, tests),
+        corrected(log10_p[1], steps.groups or messages, tests),
     )
-
-
-def open_seed_key(folder: str, key: MasterKey) -> NDArray[np.uint32]:
-    """Return the key that draws the seeds of a key, uint32[8]. It is as secret as the key itself.
-
-    Raises:
-        SecretError: the key's secret cannot be read.
-    """
-    form = format_of(key)
-    assert isinstance(form, DrawsFromSeeds)  # noqa: S101 - the refusal of a flag refuses other formats
-    return form.seed_key(check_secret(folder, key))

@@ -1,11 +1,14 @@
 """`brickscan claim`: from a flag to a folder that anybody checks, and what it refuses before anything is shown."""
 
+import hashlib
 import os
 import re
 import shutil
+import struct
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from scanner.claims import claim as claims
@@ -21,6 +24,8 @@ from scanner.registry.shown_seeds import append_event, event_head, shown_path
 from scanner.registry.signed_tables import SIGNED_TABLES_FOLDER
 from scanner.results.queries import spans
 from scanner.watermark.formats import format_of
+from scanner.watermark.native.proof import siphash24
+from scanner.watermark.native.secret import window_key
 from tests.support.claiming import LOOKS, MESSAGE, Platform, make_registry
 from tests.support.command_line import call
 
@@ -274,6 +279,27 @@ def test_a_marked_paragraph_of_a_long_text_is_claimed_where_the_whole_text_was_f
     assert claim["correction"] == 1 / LOOKS["parts/1"]
     code, said = platform.claim("--yes", out="again")
     assert (code, "nothing new is shown" in said, platform.read("claim.json", "again")) == (0, True, claim), said
+
+
+def test_words_that_are_chosen_by_the_public_hash_hide_no_claim(platform, words):
+    """A poster repeats a thousand words of small hash. Of each window with them, they are the 1,000 that count."""
+    platform.night.configure(more="spans = { windows = true }")
+    h, generator, chosen = 3, np.random.default_rng(1), [0, 1, 2]
+    halves = window_key(h, 10).astype("<u8")
+    while len(chosen) < 1010:
+        rows = np.stack([[*chosen[-h:], word] for word in generator.integers(len(words.words), size=40)])
+        ids = words.tokens[rows].astype(np.uint32)
+        nonces = (siphash24(half, ids[:, :h]) for half in (halves[:2].tobytes(), halves[2:].tobytes()))
+        hashes = zip(*(number.tolist() for number in (*nonces, ids[:, h])), strict=True)
+        packed = [struct.pack("<QQI", *step) for step in hashes]
+        chosen.append(int(rows[min(range(40), key=lambda row: hashlib.sha256(packed[row]).digest()), h]))
+    filler, marked = "".join(f" {words.words[word]}" for word in chosen), platform.text(600).split()
+    pieces = (f" {' '.join(marked[at : at + 100])}{filler}" for at in range(0, 600, 100))
+    platform.scan(filler + "".join(pieces))
+    code, said = platform.claim("--yes")
+    assert code == 0, said
+    claim = platform.read("claim.json")
+    assert (claim["scored"] < 110, claim["log10_p_global"] < -10, platform.checked()[0]) == (True, True, 3), claim
 
 
 @pytest.mark.parametrize("whose", ["of the same user", "of another user"])

@@ -80,27 +80,58 @@ def claimed_positions(tokens: Sequence[int], label: str, most: int = MOST_POSITI
     if any(not 0 <= token < 2**32 for token in tokens):
         raise ValueError("a token is an unsigned 32-bit number")
     ids = np.array(tokens, np.uint32)
+    places, nonces, seconds = _steps(ids, key)
+    counted = choose_steps(_rank(nonces, seconds, ids[places]), most)
+    buckets = (nonces[counted] >> np.uint64(64 - key.seeds)).astype(np.int64)
+    return ClaimedPositions(ids[places[counted]], nonces[counted], seconds[counted], buckets)
+
+
+def rank_steps(ids: NDArray[np.uint32], label: str) -> NDArray[np.int64]:
+    """Return the rank of each position of a text among all, by SHA-256(N ‖ N' ‖ token): int64[P]. Repeats rank alike.
+
+    Args:
+        ids: tokens of the text, uint32[T]. P = T − h.
+        label: label of the key, version 3.
+    """
+    places, nonces, seconds = _steps(ids, parse_label(label))
+    return _rank(nonces, seconds, ids[places])
+
+
+def choose_steps(ranks: NDArray[np.int64], most: int = MOST_POSITIONS) -> NDArray[np.int64]:
+    """Return the numbers of the positions that a claim about a unit counts, ascending: int64[C], C ≤ most.
+
+    Of repeats the first counts.
+
+    Args:
+        ranks: of the positions of the unit alone, as `rank_steps` returns them.
+        most: if there are more positions, those of lowest rank count.
+    """
+    _, first = np.unique(ranks, return_index=True)
+    return np.sort(first[:most])
+
+
+def _steps(ids: NDArray[np.uint32], key: Label) -> tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return the place, N and N' of each position of a text."""
     places = np.arange(key.window, max(key.window, len(ids)))
     windows = ids[places[:, None] + np.arange(-key.window, 0)]
     halves = window_key(key.window, key.seeds).astype("<u8")
-    nonces, seconds = siphash24(halves[:2].tobytes(), windows), siphash24(halves[2:].tobytes(), windows)
-    steps = zip(nonces.tolist(), seconds.tolist(), ids[places].tolist(), strict=True)
-    first: dict[tuple[int, int, int], int] = {}
-    for number, step in enumerate(steps):
-        first.setdefault(step, number)  # of repeats the first counts
-    if len(first) > most:
-        chosen = sorted(first, key=lambda step: _choice(*step))[:most]
-        numbers = sorted(first[step] for step in chosen)
-    else:
-        numbers = list(first.values())
-    kept = np.array(numbers, np.int64)
-    buckets = (nonces[kept] >> np.uint64(64 - key.seeds)).astype(np.int64)
-    return ClaimedPositions(ids[places[kept]], nonces[kept], seconds[kept], buckets)
+    return places, siphash24(halves[:2].tobytes(), windows), siphash24(halves[2:].tobytes(), windows)
 
 
-def _choice(nonce: int, second: int, token: int) -> bytes:
-    step = nonce.to_bytes(8, "little") + second.to_bytes(8, "little") + token.to_bytes(4, "little")
-    return hashlib.sha256(step).digest()
+def _rank(nonces: NDArray[np.uint64], seconds: NDArray[np.uint64], tokens: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Return the rank of each step by its hash, compared as a byte string: int64[P]."""
+    hashes = b"".join(
+        hashlib.sha256(
+            nonce.to_bytes(8, "little") + second.to_bytes(8, "little") + token.to_bytes(4, "little")
+        ).digest()
+        for nonce, second, token in zip(nonces.tolist(), seconds.tolist(), tokens.tolist(), strict=True)
+    )
+    words = np.frombuffer(hashes, ">u8").reshape(-1, 4)
+    order = np.lexsort(words.T[::-1])  # the last key is the first to be compared
+    is_new = np.any(np.diff(words[order].astype(np.uint64), axis=0, prepend=words[order][:1]) != 0, axis=1)
+    ranks = np.empty(len(words), np.int64)
+    ranks[order] = np.cumsum(is_new)
+    return ranks
 
 
 def score_claim(
