@@ -35,7 +35,8 @@ questions that it never checks, and a last line that sums up. Its exit code is:
 
 - 0: all checks hold.
 - 1: a check fails.
-- 2: wrong arguments, a folder that cannot be read, or Python was ended before the last line. This is no answer.
+- 2: wrong arguments, a folder that cannot be read, too little memory, or Python was ended before the last line. This is
+  no answer.
 - 3: a check could not be made, and none fails.
 
 The watermark is specified in SPEC.md and SPEC_3.md of brickscan. This file was written from them and shares no code
@@ -124,6 +125,8 @@ CHARACTERS = 0x110000 - 2048  # of Unicode
 LATEST = 253_402_300_800 * 10**6  # microseconds until the year 10000
 MOST_POSITIONS = 1000  # positions that count in a claim with seeds
 FEWEST_BEFORE = 3  # least h of a key whose seeds are shown: shorter windows occur in too many texts
+OLDEST_LIBRARY = (0, 20)  # of `tokenizers`: older ones split some texts otherwise, and know no newer tokenizer
+TOO_LITTLE = "there is too little memory here"
 ALONE = "CHECK_CLAIM_ALONE"  # in the environment of the process that checks
 KNOWN = {
     *("claim.json", "text.txt", "scored.txt", "tokens.csv", "tokenizer.json", "record.json", "README"),
@@ -1188,6 +1191,10 @@ def check_tokenizer(
         what = "install the library `tokenizers` into a venv, since -I ignores what is installed only for your user"
         findings.left("tokens", f"that the tokens are those of the text: {what}")
         return
+    if tuple(map(int, re.findall("[0-9]+", tokenizers.__version__)[:2])) < OLDEST_LIBRARY:
+        what = f"tokenizers {tokenizers.__version__} is too old: it splits some texts otherwise; install the newest"
+        findings.left("tokens", f"that the tokens are those of the text: {what}")
+        return
     try:
         inner = tokenizers.Tokenizer.from_buffer(data)
         inner.encode_special_tokens = True
@@ -1804,12 +1811,16 @@ def main() -> int:
         return 2
     except OSError as error:
         return refuse_unreadable(error)
+    except MemoryError:
+        return end_early(TOO_LITTLE)
     try:
         checked = check(read_folder(folder), secret, paths, findings, posted)
         if checked is not None and checked[1] is not None and secret is not None:
             check_root(checked[0], checked[1], findings)
     except OSError as error:
         return refuse_unreadable(error)
+    except MemoryError:
+        return end_early(TOO_LITTLE)
     except BaseException as error:  # a fault in a tokenizer makes the library panic, and a panic is no Exception
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise
@@ -1829,6 +1840,13 @@ def refuse_unreadable(error: OSError) -> int:
     return 2
 
 
+def end_early(why: str) -> int:
+    """Say that the check did not come to its end here. This does not make the claim false."""
+    print(f"nothing was checked to its end: {why}")
+    print("the lines above are no answer")
+    return 2
+
+
 def main_in_process() -> int:
     """Check the claim in a process of its own. Return what `main` returns.
 
@@ -1839,9 +1857,7 @@ def main_in_process() -> int:
     code = subprocess.run(command, env=inner, check=False).returncode
     if code in range(4):
         return code
-    print(f"nothing was checked to its end: Python was ended ({code}), as by a tokenizer that takes all memory")
-    print("the lines above are no answer")
-    return 2
+    return end_early(f"Python was ended ({code}), as by a tokenizer that takes all memory")
 
 
 if __name__ == "__main__":

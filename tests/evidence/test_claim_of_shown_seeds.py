@@ -13,6 +13,7 @@ import subprocess
 import sys
 import unicodedata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -920,6 +921,36 @@ def test_an_old_library_makes_no_claim_void(forger, monkeypatch):
     monkeypatch.setattr(LIBRARY.Tokenizer, "from_buffer", refuse)
     code, said = forger.checked()
     assert (code, "FAILS" in said, "cannot open their tokenizer, as the newest may" in said) == (3, False, True), said
+
+
+def test_a_library_that_splits_texts_otherwise_makes_no_claim_void(forger, monkeypatch):
+    """Up to 0.15.0 it reads `<s>` of a text as a control token, and up to 0.18 it leaves out `ignore_merges`."""
+    forger.claim()
+    other = SimpleNamespace(no_truncation=bool, no_padding=bool, encode=lambda *_, **__: SimpleNamespace(ids=[1, 2]))
+    monkeypatch.setattr(LIBRARY.Tokenizer, "from_buffer", lambda data: other)
+    assert forger.checked()[0] == 1
+    for release in ("0.13.3", "0.15.2", "0.19.0rc1"):
+        monkeypatch.setattr(LIBRARY, "__version__", release)
+        code, said = forger.checked()
+        assert (code, "FAILS" in said, f"tokenizers {release} is too old" in said) == (3, False, True), said
+
+
+@pytest.mark.parametrize("where", ["Path.read_bytes", "json.loads", "spell"])
+def test_too_little_memory_makes_no_claim_void(forger, where, monkeypatch, tmp_path):
+    """As for a long text on a small machine: it was told that the claim is void, or there was a traceback."""
+    forger.claim()
+    posted = tmp_path / "posted.txt"
+    posted.write_text(forger.text)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(f"scanner.evidence.check_claim.{where}", refuse)
+    code, said = forger.checked("--posted", posted)
+    *_, told, last = said.splitlines()
+    assert (code, "FAILS" in said) == (2, False), said
+    assert told == "nothing was checked to its end: there is too little memory here"
+    assert last == "the lines above are no answer"
 
 
 @pytest.mark.parametrize("function", ["exists", "iterdir", "read_bytes"])
