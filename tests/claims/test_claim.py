@@ -293,8 +293,8 @@ def test_words_that_are_chosen_by_the_public_hash_hide_no_claim(platform, words)
         hashes = zip(*(number.tolist() for number in (*nonces, ids[:, h])), strict=True)
         packed = [struct.pack("<QQI", *step) for step in hashes]
         chosen.append(int(rows[min(range(40), key=lambda row: hashlib.sha256(packed[row]).digest()), h]))
-    filler, marked = "".join(f" {words.words[word]}" for word in chosen), platform.text(600).split()
-    pieces = (f" {' '.join(marked[at : at + 100])}{filler}" for at in range(0, 600, 100))
+    filler, marked = "".join(f" {words.words[word]}" for word in chosen), platform.text(1200).split()
+    pieces = (f" {' '.join(marked[at : at + 100])}{filler}" for at in range(0, 1200, 100))
     platform.scan(filler + "".join(pieces))
     code, said = platform.claim("--yes")
     assert code == 0, said
