@@ -7,8 +7,8 @@
    So a marked paragraph can be hidden in a larger unit: of a long text, or among words that are repeated, or copied
    from a claimed text.
 
-Earlier claims are those before the first one about the text, and those that the flag's scan knew. So a second claim
-about a flag has the same unit, and shows nothing new.
+Earlier claims are all that were made. If one of them is about this unit of this text, they are those before it: so a
+second claim about a flag has the same unit, and shows nothing new.
 
 p of each unit is corrected for all windows of the text and for the look's share, so a choice among them is allowed.
 
@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 
 from scanner.detection.attribution import OpenedKey
 from scanner.errors import Refused
-from scanner.evidence.case import FlagCase, shown_by_scan
+from scanner.evidence.case import FlagCase
 from scanner.evidence.check_claim import TRIED
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.offered_claim import look_of_record
-from scanner.registry.shown_seeds import ShownSeeds, shown_before
+from scanner.registry.shown_seeds import ShownSeeds, find_event, list_events, read_shown
 from scanner.results.queries import ask, spans
 from scanner.watermark.format import DrawsFromSeeds, ScoresParts
 from scanner.watermark.formats import format_of
@@ -91,20 +91,29 @@ def choose_unit(
         unit = Unit(int(begins[smallest]), int(ends[smallest]), None, SPAN, len(grid))
     if unit.variant is not None or look_of_record(SPAN, None) not in record.looks:
         return unit
-    then = dict(shown_by_scan(case.scan)).get(opened_key.key.key_id)
-    shown = shown_before(explainer.registry, opened_key.key, explainer.stored_text(case), then)
-    steps = _steps(opened_key, record, shown, ids, row["message"])
-    own_tests = np.array([unit.parts / record.looks[look_of_record(unit.look, unit.variant)]])
-    own_p = _log10_p(opened_key, steps, np.array([unit.begin]), np.array([unit.end]), own_tests)[0]
     inside = np.flatnonzero((begins >= unit.begin) & (ends <= unit.end))
-    if own_p <= TRIED or not len(inside):
-        return unit
     tests = np.full(len(inside), len(grid) / record.looks[look_of_record(SPAN, None)])
-    log10_p = _log10_p(opened_key, steps, begins[inside], ends[inside], tests)
-    if log10_p.min() >= own_p:
-        return unit
-    best = inside[np.argmin(log10_p)]
-    return Unit(int(begins[best]), int(ends[best]), None, SPAN, len(grid))
+    own_tests = np.array([unit.parts / record.looks[look_of_record(unit.look, unit.variant)]])
+    steps = _steps(opened_key, record, ids, row["message"])
+
+    def strongest(shown: ShownSeeds) -> Unit:
+        counted = steps._replace(terms=_terms(opened_key, shown, ids, steps))
+        own_p = _log10_p(opened_key, counted, np.array([unit.begin]), np.array([unit.end]), own_tests)[0]
+        if own_p <= TRIED:
+            return unit
+        log10_p = _log10_p(opened_key, counted, begins[inside], ends[inside], tests)
+        if log10_p.min(initial=0.0) >= own_p:
+            return unit
+        best = inside[np.argmin(log10_p)]
+        return Unit(int(begins[best]), int(ends[best]), None, SPAN, len(grid))
+
+    key, stored, shown = opened_key.key, explainer.stored_text(case), read_shown(explainer.registry, opened_key.key)
+    for number in list_events(explainer.registry, key, stored):
+        again = strongest(shown.up_to(number - 1))
+        event = find_event(explainer.registry, key, stored, again.words)
+        if event is not None and event[0].number == number:
+            return again
+    return strongest(shown)
 
 
 def _flagged_part(explainer: Explainer, case: FlagCase, text: str, opened_key: OpenedKey) -> tuple[int, int]:
@@ -124,7 +133,7 @@ class _Steps(NamedTuple):
 
     h: token of the first one.
     ranks: of their public hashes, int64[P].
-    terms: what each adds to the score, float64[P]. Where an earlier claim showed the seed, it is the mean at most.
+    terms: what each adds to the score, float64[P].
     is_user: whether no other user of the group reads it, bool[P]. Without groups, nobody else reads any.
     groups: number of groups, or None.
     """
@@ -136,24 +145,29 @@ class _Steps(NamedTuple):
     groups: int | None
 
 
-def _steps(
-    opened_key: OpenedKey, record: KeyRecord, shown: ShownSeeds, ids: NDArray[np.uint32], message: int
-) -> _Steps:
-    mark, form = opened_key.watermark, format_of(opened_key.key)
+def _steps(opened_key: OpenedKey, record: KeyRecord, ids: NDArray[np.uint32], message: int) -> _Steps:
+    mark, h = opened_key.watermark, format_of(opened_key.key).rule().context
     assert isinstance(mark, ScoresParts)  # noqa: S101 - other formats were refused before
-    assert isinstance(form, DrawsFromSeeds)  # noqa: S101 - likewise
-    assert mark.law is not None  # noqa: S101 - likewise
-    h, tokens = form.rule().context, Tokens(ids, np.array([0, len(ids)]))
-    places = np.arange(h, len(ids))
+    tokens, places = Tokens(ids, np.array([0, len(ids)])), np.arange(h, len(ids))
     terms = mark.terms(tokens, Positions(places, np.array([0, len(places)])), message)
-    unshown = UnshownWindows(h, form.seeds, shown.buckets.tobytes()).positions(tokens, "none").index
-    terms = np.where(np.isin(places, unshown), terms, np.minimum(terms, mark.law.mean))
     each_alone = Positions(places, np.arange(len(places) + 1))
     evidence = mark.user_evidence(tokens, each_alone, np.full(len(places), message))
     ranks = rank_steps(ids, record.label)
     if evidence is None:
         return _Steps(h, ranks, terms, np.ones(len(places), np.bool_), None)
     return _Steps(h, ranks, terms, evidence.scored > 0, evidence.messages)
+
+
+def _terms(opened_key: OpenedKey, shown: ShownSeeds, ids: NDArray[np.uint32], steps: _Steps) -> NDArray[np.float64]:
+    """Return the terms of a text's positions. Where an earlier claim showed the seed, it is the mean at most."""
+    law, form = opened_key.watermark.law, format_of(opened_key.key)
+    assert isinstance(form, DrawsFromSeeds)  # noqa: S101 - other formats were refused before
+    assert law is not None  # noqa: S101 - likewise
+    rule = UnshownWindows(steps.h, form.seeds, shown.buckets.tobytes())
+    unshown = rule.positions(Tokens(ids, np.array([0, len(ids)])), "none").index
+    terms = np.minimum(steps.terms, law.mean)
+    terms[unshown - steps.h] = steps.terms[unshown - steps.h]
+    return terms
 
 
 def _log10_p(
@@ -181,7 +195,7 @@ def _log10_p(
         scored[:, unit] = len(counted), np.count_nonzero(is_user)
         score[:, unit] = terms.sum(), terms[is_user].sum()
     law, messages = opened_key.watermark.law, opened_key.key.messages
-    assert law is not None  # noqa: S101 - as in `_steps`
+    assert law is not None  # noqa: S101 - as in `_terms`
     log10_p = log10_p_of(law, np.floor(score) if law.discrete else score, scored)
     return np.maximum(
         corrected(log10_p[0], messages, tests),

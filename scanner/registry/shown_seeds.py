@@ -190,22 +190,10 @@ def find_event(folder: Path | str, key: MasterKey, text: bytes, unit: str) -> tu
     return next(((line.event, line.salt) for line in found), None)
 
 
-def shown_before(folder: Path | str, key: MasterKey, text: bytes, then: ShownUpTo | None) -> ShownSeeds:
-    """Read the seeds of a key that were shown before the first claim about a text. Without such a claim, all of them.
-
-    Args:
-        folder: the registry's folder, or a URI.
-        key: the key.
-        text: the whole text, in UTF-8. Claims about any unit of it count.
-        then: an event whose seeds, and those shown before, are included in any case. None: no event is known.
-
-    Raises:
-        Refused: as `read_shown`.
-    """
-    lines, known = _read_lines(folder, key)[1], 0 if then is None else then.number
-    about = (line.event.number for line in lines if line.event.text == _text_digest(line.salt, text))
-    earlier = lines[: max(known, next(about, len(lines) + 1) - 1)]
-    return ShownSeeds(tuple(line.event for line in earlier), tuple(line.buckets for line in earlier))
+def list_events(folder: Path | str, key: MasterKey, text: bytes) -> list[int]:
+    """List the numbers of all events of claims about a text, whichever the unit. Arguments are as for `find_event`."""
+    lines = _read_lines(folder, key)[1]
+    return [line.event.number for line in lines if line.event.text == _text_digest(line.salt, text)]
 
 
 def shown_then(folder: Path | str, key: MasterKey, then: ShownUpTo | None = None) -> ShownSeeds:

@@ -302,6 +302,27 @@ def test_words_that_are_chosen_by_the_public_hash_hide_no_claim(platform, words)
     assert (claim["scored"] < 110, claim["log10_p_global"] < -10, platform.checked()[0]) == (True, True, 3), claim
 
 
+def test_a_claim_about_a_text_counts_the_claims_since_an_earlier_one_about_it(tmp_path, words, plain):
+    """The text was claimed for one user. Then words of another user's part of it were claimed in another text."""
+    platform = Platform(tmp_path, words, seeds=14)
+    platform.night.configure(more="spans = { windows = true }")
+    copied, own = (platform.forger.mark_words(platform.words, MESSAGE + 1, *made) for made in ((400, 7), (90, 8)))
+    text = platform.text(600) + plain(1200, 3) + copied + own
+    platform.scan(text, copied)
+    assert platform.claim("--yes")[0] == 0
+    platform.night.write("b", [text])
+    platform.night.scan()
+    assert platform.claim("--yes", document="a:1", out="copied")[0] == 0
+    code, said = platform.claim("--yes", document="b:0", out="second")
+    assert code == 0, said
+    claim = platform.read("claim.json", "second")
+    assert (claim["message"], claim["event"], claim["scored"] < 150) == (MESSAGE + 1, 3, True), claim
+    for document, out in (("a:0", "case"), ("b:0", "second")):
+        assert platform.claim("--yes", document=document, out=f"{out} again")[0] == 0
+        assert platform.read("claim.json", f"{out} again") == platform.read("claim.json", out)
+    assert platform.shown().number == 3
+
+
 @pytest.mark.parametrize("whose", ["of the same user", "of another user"])
 @pytest.mark.parametrize("method", ["greenlist-v3", "gumbel-v3"])
 def test_a_claimed_text_that_a_poster_copies_hides_no_claim(tmp_path, words, method, whose):

@@ -21,12 +21,11 @@ from scanner.registry import load_registry, new_key, shown_seeds
 from scanner.registry.shown_seeds import (
     ShownEvent,
     ShownSeeds,
-    ShownUpTo,
     append_event,
     event_bytes,
+    list_events,
     read_shown,
     refuse_above_cap,
-    shown_before,
     shown_path,
 )
 from scanner.storage import locations
@@ -64,13 +63,10 @@ def test_nothing_is_shown_at_first(folder, key):
     assert not len(shown.buckets)
 
 
-def test_what_was_shown_before_a_text_stays_the_same_after_claims_about_it(folder, key):
-    """Later events count only where a flag's scan knew them."""
-    for text, bucket in ((b"another", 1), (TEXT, 2), (b"a third", 3)):
-        show(folder, text, [bucket])
-    then = ShownUpTo(2, read_shown(folder, key).up_to(2).head)
-    shown = [shown_before(folder, key, *about).buckets.tolist() for about in ((TEXT, None), (TEXT, then), (b"", then))]
-    assert shown == [[1], [1, 2], [1, 2, 3]]
+def test_a_text_has_the_events_of_all_claims_about_it(folder, key):
+    for text, unit in ((b"another", "as written"), (TEXT, "as written"), (b"a third", "as written"), (TEXT, "a part")):
+        show(folder, text, [1], unit)
+    assert [list_events(folder, key, text) for text in (TEXT, b"a third", b"")] == [[2, 4], [3], []]
 
 
 def test_an_event_is_public_and_its_buckets_are_not(folder, key):

@@ -16,10 +16,12 @@ MESSAGE = 1203
 LOOKS = {"as written/1": 0.25, "normalised/1": 0.25, "parts/1": 0.5}
 
 
-def make_registry(folder: Path, method: str = "greenlist-v3", window: int = 3, looks: dict[str, float] = LOOKS) -> Path:
+def make_registry(
+    folder: Path, method: str = "greenlist-v3", window: int = 3, looks: dict[str, float] = LOOKS, seeds: int = 10
+) -> Path:
     fix_secrets(folder, "green")
     own = {"gamma": "1/4"} if method.startswith("greenlist") else {}
-    own |= {"seeds": 10, "groups": 50} if method.endswith("-v3") else {}
+    own |= {"seeds": seeds, "groups": 50} if method.endswith("-v3") else {}
     terms = {"terms": RecordTerms(looks)} if method.endswith("-v3") else {}
     new_key(folder, "green", format=method, window=window, messages=2500, tokenizer=TOKENIZER, **own, **terms)
     return folder
