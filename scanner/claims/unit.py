@@ -1,14 +1,15 @@
 """Choose the unit of a claim: the run of tokens that it is about (SPEC_3 §5).
 
 1. The unit of a flag of the whole text is the text; of a flagged part, the smallest window that holds it.
-2. If p of that claim is small enough for everybody (`TRIED`), that is the unit.
-3. Otherwise, it is that unit or one of the windows inside: the one whose claim has the smallest p. A claim counts at
-   most 1,000 positions, repeats within its unit only, and positions that an earlier claim showed at their mean at most.
-   So a marked paragraph can be hidden in a larger unit: of a long text, or among words that are repeated, or copied
-   from a claimed text.
+2. If an earlier claim was about a unit of this text, p of that unit is what it was then: the claim's own seeds counted
+   as secret. If that p is small enough for everybody (`TRIED`), that is the unit.
+3. Otherwise, if p of the unit of step 1 is small enough for everybody, that is the unit.
+4. Otherwise, of all these units and the windows inside, the one whose claim has the smallest p is the unit. A claim
+   counts at most 1,000 positions, repeats within its unit only, and positions that an earlier claim showed at their
+   mean at most. So a marked paragraph can be hidden in a larger unit: of a long text, or among words that are repeated,
+   or copied from a claimed text.
 
-Earlier claims are all that were made. If one of them is about this unit of this text, they are those before it: so a
-second claim about a flag has the same unit, and shows nothing new.
+No later claim makes p of a unit smaller. So a second claim about a flag has the same unit, and shows nothing new.
 
 p of each unit is corrected for all windows of the text and for the look's share, so a choice among them is allowed.
 
@@ -16,6 +17,7 @@ A claim's windows are counted over all positions of a text. The h tokens before 
 The windows of scans can differ, because scans leave out shown seeds and also examine paragraphs and quotations.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +30,7 @@ from scanner.evidence.case import FlagCase
 from scanner.evidence.check_claim import TRIED
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.offered_claim import look_of_record
-from scanner.registry.shown_seeds import ShownSeeds, find_event, list_events, read_shown
+from scanner.registry.shown_seeds import ShownSeeds, list_events, read_shown
 from scanner.results.queries import ask, spans
 from scanner.watermark.format import DrawsFromSeeds, ScoresParts
 from scanner.watermark.formats import format_of
@@ -92,28 +94,32 @@ def choose_unit(
     if unit.variant is not None or look_of_record(SPAN, None) not in record.looks:
         return unit
     inside = np.flatnonzero((begins >= unit.begin) & (ends <= unit.end))
-    tests = np.full(len(inside), len(grid) / record.looks[look_of_record(SPAN, None)])
-    own_tests = np.array([unit.parts / record.looks[look_of_record(unit.look, unit.variant)]])
+    begins, ends = np.append(unit.begin, begins[inside]), np.append(unit.end, ends[inside])
+    tests = np.full(len(begins), len(grid) / record.looks[look_of_record(SPAN, None)])
+    tests[0] = unit.parts / record.looks[look_of_record(unit.look, unit.variant)]
     steps = _steps(opened_key, record, ids, row["message"])
 
-    def strongest(shown: ShownSeeds) -> Unit:
-        counted = steps._replace(terms=_terms(opened_key, shown, ids, steps))
-        own_p = _log10_p(opened_key, counted, np.array([unit.begin]), np.array([unit.end]), own_tests)[0]
-        if own_p <= TRIED:
-            return unit
-        log10_p = _log10_p(opened_key, counted, begins[inside], ends[inside], tests)
-        if log10_p.min(initial=0.0) >= own_p:
-            return unit
-        best = inside[np.argmin(log10_p)]
-        return Unit(int(begins[best]), int(ends[best]), None, SPAN, len(grid))
+    def unit_at(place: int) -> Unit:
+        return Unit(int(begins[place]), int(ends[place]), None, SPAN, len(grid)) if place else unit
 
-    key, stored, shown = opened_key.key, explainer.stored_text(case), read_shown(explainer.registry, opened_key.key)
-    for number in list_events(explainer.registry, key, stored):
-        again = strongest(shown.up_to(number - 1))
-        event = find_event(explainer.registry, key, stored, again.words)
-        if event is not None and event[0].number == number:
-            return again
-    return strongest(shown)
+    def log10_p(shown: ShownSeeds, first: int, last: int) -> NDArray[np.float64]:
+        counted = steps._replace(terms=_terms(opened_key, shown, ids, steps))
+        return _log10_p(opened_key, counted, begins[first:last], ends[first:last], tests[first:last])
+
+    # before all seeds, because an event may be written between both
+    events = list_events(explainer.registry, opened_key.key, explainer.stored_text(case))
+    shown = read_shown(explainer.registry, opened_key.key)
+    claimed_p, claimed = math.inf, 0
+    for place in range(len(begins)) if events else ():
+        if (number := events.get(unit_at(place).words)) is not None:
+            p = float(log10_p(shown.up_to(number - 1), place, place + 1)[0])
+            claimed_p, claimed = min((claimed_p, claimed), (p, place))
+    if claimed_p <= TRIED:
+        return unit_at(claimed)
+    if log10_p(shown, 0, 1)[0] <= TRIED:
+        return unit
+    every_p = log10_p(shown, 0, len(begins))
+    return unit_at(claimed if claimed_p <= every_p.min() else int(np.argmin(every_p)))
 
 
 def _flagged_part(explainer: Explainer, case: FlagCase, text: str, opened_key: OpenedKey) -> tuple[int, int]:

@@ -190,10 +190,15 @@ def find_event(folder: Path | str, key: MasterKey, text: bytes, unit: str) -> tu
     return next(((line.event, line.salt) for line in found), None)
 
 
-def list_events(folder: Path | str, key: MasterKey, text: bytes) -> list[int]:
-    """List the numbers of all events of claims about a text, whichever the unit. Arguments are as for `find_event`."""
+def list_events(folder: Path | str, key: MasterKey, text: bytes) -> dict[str, int]:
+    """Return the number of the event of each unit of a text that was claimed, by its words.
+
+    Arguments are as for `find_event`.
+    """
     lines = _read_lines(folder, key)[1]
-    return [line.event.number for line in lines if line.event.text == _text_digest(line.salt, text)]
+    return {
+        line.unit: line.event.number for line in reversed(lines) if line.event.text == _text_digest(line.salt, text)
+    }
 
 
 def shown_then(folder: Path | str, key: MasterKey, then: ShownUpTo | None = None) -> ShownSeeds:

@@ -323,6 +323,20 @@ def test_a_claim_about_a_text_counts_the_claims_since_an_earlier_one_about_it(tm
     assert platform.shown().number == 3
 
 
+def test_a_claim_whose_event_was_written_after_another_one_is_finished_by_the_next_call(tmp_path, words, plain):
+    """With the other event counted, another window of the text would have been stronger."""
+    platform = Platform(tmp_path, words, seeds=14)
+    platform.night.configure(more="spans = { windows = true }")
+    other, own = platform.text(120, 10), platform.text(130, 30)
+    platform.scan(plain(700, 1) + other + own + plain(700, 2), other + plain(30, 3))
+    first = prepare(platform.night.config, "a:0", None)
+    assert platform.claim("--yes", document="a:1", out="other")[0] == 0
+    expected = show(first)["claim.json"]
+    assert platform.claim("--yes", document="a:0")[0] == 0
+    assert (platform.folder / "case/claim.json").read_bytes() == expected
+    assert platform.shown().number == 2
+
+
 @pytest.mark.parametrize("whose", ["of the same user", "of another user"])
 @pytest.mark.parametrize("method", ["greenlist-v3", "gumbel-v3"])
 def test_a_claimed_text_that_a_poster_copies_hides_no_claim(tmp_path, words, method, whose):

@@ -64,9 +64,10 @@ def test_nothing_is_shown_at_first(folder, key):
 
 
 def test_a_text_has_the_events_of_all_claims_about_it(folder, key):
-    for text, unit in ((b"another", "as written"), (TEXT, "as written"), (b"a third", "as written"), (TEXT, "a part")):
+    for text, unit in ((b"another", "whole"), (TEXT, "whole"), (b"a third", "whole"), (TEXT, "a part")):
         show(folder, text, [1], unit)
-    assert [list_events(folder, key, text) for text in (TEXT, b"a third", b"")] == [[2, 4], [3], []]
+    expected = [{"whole": 2, "a part": 4}, {"whole": 3}, {}]
+    assert [list_events(folder, key, text) for text in (TEXT, b"a third", b"")] == expected
 
 
 def test_an_event_is_public_and_its_buckets_are_not(folder, key):
