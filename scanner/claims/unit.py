@@ -30,7 +30,7 @@ from scanner.evidence.case import FlagCase
 from scanner.evidence.check_claim import TRIED
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.offered_claim import look_of_record
-from scanner.registry.shown_seeds import ShownSeeds, list_events, read_shown
+from scanner.registry.shown_seeds import ShownSeeds, find_events, read_shown
 from scanner.results.queries import ask, spans
 from scanner.watermark.format import DrawsFromSeeds, ScoresParts
 from scanner.watermark.formats import format_of
@@ -84,6 +84,7 @@ def choose_unit(
     index = rule.positions(Tokens(ids, np.array([0, len(ids)])), "ngram").index
     grid = windows(len(index))
     begins, ends = index[grid[:, 0]] - rule.context, index[grid[:, 1] - 1] + 1
+    # 1.
     if row["look"] is None:
         unit = Unit(0, len(ids), row["variant"], None, 1)
     else:
@@ -106,8 +107,8 @@ def choose_unit(
         counted = steps._replace(terms=_terms(opened_key, shown, ids, steps))
         return _log10_p(opened_key, counted, begins[first:last], ends[first:last], tests[first:last])
 
-    # before all seeds, because an event may be written between both
-    events = list_events(explainer.registry, opened_key.key, explainer.stored_text(case))
+    # 2. the events are read before the seeds, because another one may be written between both
+    events = find_events(explainer.registry, opened_key.key, explainer.stored_text(case))
     shown = read_shown(explainer.registry, opened_key.key)
     claimed_p, claimed = math.inf, 0
     for place in range(len(begins)) if events else ():
@@ -116,8 +117,10 @@ def choose_unit(
             claimed_p, claimed = min((claimed_p, claimed), (p, place))
     if claimed_p <= TRIED:
         return unit_at(claimed)
+    # 3.
     if log10_p(shown, 0, 1)[0] <= TRIED:
         return unit
+    # 4.
     every_p = log10_p(shown, 0, len(begins))
     return unit_at(claimed if claimed_p <= every_p.min() else int(np.argmin(every_p)))
 
@@ -202,6 +205,7 @@ def _log10_p(
         score[:, unit] = terms.sum(), terms[is_user].sum()
     law, messages = opened_key.watermark.law, opened_key.key.messages
     assert law is not None  # noqa: S101 - as in `_terms`
+    # shares of green tokens are n/2^b, so sums of them are exact, and rounded down as those of a claim
     log10_p = log10_p_of(law, np.floor(score) if law.discrete else score, scored)
     return np.maximum(
         corrected(log10_p[0], messages, tests),

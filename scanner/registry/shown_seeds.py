@@ -190,7 +190,7 @@ def find_event(folder: Path | str, key: MasterKey, text: bytes, unit: str) -> tu
     return next(((line.event, line.salt) for line in found), None)
 
 
-def list_events(folder: Path | str, key: MasterKey, text: bytes) -> dict[str, int]:
+def find_events(folder: Path | str, key: MasterKey, text: bytes) -> dict[str, int]:
     """Return the number of the event of each unit of a text that was claimed, by its words.
 
     Arguments are as for `find_event`.

@@ -23,7 +23,7 @@ from scanner.registry.shown_seeds import (
     ShownSeeds,
     append_event,
     event_bytes,
-    list_events,
+    find_events,
     read_shown,
     refuse_above_cap,
     shown_path,
@@ -67,7 +67,7 @@ def test_a_text_has_the_events_of_all_claims_about_it(folder, key):
     for text, unit in ((b"another", "whole"), (TEXT, "whole"), (b"a third", "whole"), (TEXT, "a part")):
         show(folder, text, [1], unit)
     expected = [{"whole": 2, "a part": 4}, {"whole": 3}, {}]
-    assert [list_events(folder, key, text) for text in (TEXT, b"a third", b"")] == expected
+    assert [find_events(folder, key, text) for text in (TEXT, b"a third", b"")] == expected
 
 
 def test_an_event_is_public_and_its_buckets_are_not(folder, key):
