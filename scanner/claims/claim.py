@@ -191,7 +191,9 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
     refuse_lost_events(explainer.results, explainer.registry, [key])
     last_read = _last_read(explainer, key)
     refuse_unread(explainer.registry, last_read)
-    unit = choose_unit(explainer, case, text, tokens.ids, opened_key, record)
+    unit = choose_unit(explainer, case, opened_key, record)
+    if unit.variant != case.row["variant"]:
+        text, tokens, _ = explainer.scored_text(case.as_written)
     share = record.looks[look_of_record(unit.look, unit.variant)]
     lines = read_published(published) if published else []
     refuse_lost_heads(explainer.registry, key, lines)

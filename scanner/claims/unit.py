@@ -1,23 +1,27 @@
 """Choose the unit of a claim: the run of tokens that it is about (SPEC_3 §5).
 
-1. The unit of a flag of the whole text is the text; of a flagged part, the smallest window that holds it.
+1. The unit of a flag of the whole text, as written or in its normal form, is that text; of a flagged part, the smallest
+   window that holds it.
 2. If an earlier claim was about a unit of this text, p of that unit is what it was then: the claim's own seeds counted
    as secret. If that p is small enough for everybody (`TRIED`), that is the unit.
 3. Otherwise, if p of the unit of step 1 is small enough for everybody, that is the unit.
-4. Otherwise, of all these units and the windows inside, the one whose claim has the smallest p is the unit. A claim
-   counts at most 1,000 positions, repeats within its unit only, and positions that an earlier claim showed at their
-   mean at most. So a marked paragraph can be hidden in a larger unit: of a long text, or among words that are repeated,
-   or copied from a claimed text.
+4. Otherwise, of all these units and the windows of the text as written, the one whose claim has the smallest p is the
+   unit. A claim counts at most 1,000 positions, repeats within its unit only, and positions that an earlier claim
+   showed at their mean at most. So a marked paragraph can be hidden in a larger unit: of a long text, or among words
+   that are repeated, or copied from a claimed text.
 
 No later claim makes p of a unit smaller. So a second claim about a flag has the same unit, and shows nothing new.
 
-p of each unit is corrected for all windows of the text and for the look's share, so a choice among them is allowed.
+p of each unit is corrected for the look's share, and of a window for all windows of the text. The shares of all looks
+add up to 1 at most, so a choice among them is allowed.
 
 A claim's windows are counted over all positions of a text. The h tokens before a window's first position belong to it.
 The windows of scans can differ, because scans leave out shown seeds and also examine paragraphs and quotations.
 """
 
 import math
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +46,8 @@ from scanner.watermark.text_windows import windows
 from schemas.key_record import KeyRecord
 from schemas.words import SPAN
 
+_FIRST = itemgetter(0)
+
 
 class Unit(NamedTuple):
     """The subject of a claim: a run of tokens of a text.
@@ -64,65 +70,60 @@ class Unit(NamedTuple):
         return f"{self.variant or 'as written'}, tokens {self.begin} to {self.end}"
 
 
-def choose_unit(
-    explainer: Explainer, case: FlagCase, text: str, ids: NDArray[np.uint32], opened_key: OpenedKey, record: KeyRecord
-) -> Unit:
+def choose_unit(explainer: Explainer, case: FlagCase, opened_key: OpenedKey, record: KeyRecord) -> Unit:
     """Return the unit of a claim about a flag.
 
     Args:
         explainer: of the scan.
         case: the flag.
-        text: the text as it is scored.
-        ids: its tokens.
         opened_key: the flag's key.
         record: its public record.
 
     Raises:
-        Refused: the flagged part is no longer on record.
+        Refused: the text is gone, or the flagged part is no longer on record.
     """
     row, rule = case.row, format_of(opened_key.key).rule()
-    index = rule.positions(Tokens(ids, np.array([0, len(ids)])), "ngram").index
+    text, tokens, _ = explainer.scored_text(case.as_written)
+    index = rule.positions(Tokens(tokens.ids, np.array([0, len(tokens.ids)])), "ngram").index
     grid = windows(len(index))
     begins, ends = index[grid[:, 0]] - rule.context, index[grid[:, 1] - 1] + 1
+    of_windows = [Unit(*place, None, SPAN, len(grid)) for place in zip(begins.tolist(), ends.tolist(), strict=True)]
     # 1.
+    ids = tokens.ids if row["variant"] is None else explainer.scored_text(case)[1].ids
     if row["look"] is None:
-        unit = Unit(0, len(ids), row["variant"], None, 1)
+        flagged = Unit(0, len(ids), row["variant"], None, 1)
     else:
         first, last = _flagged_part(explainer, case, text, opened_key)
         holds = np.flatnonzero((begins + rule.context <= first) & (ends > last))
         smallest = holds[np.argmin(grid[holds, 1] - grid[holds, 0])] if len(holds) else len(grid) - 1
-        unit = Unit(int(begins[smallest]), int(ends[smallest]), None, SPAN, len(grid))
-    if unit.variant is not None or look_of_record(SPAN, None) not in record.looks:
-        return unit
-    inside = np.flatnonzero((begins >= unit.begin) & (ends <= unit.end))
-    begins, ends = np.append(unit.begin, begins[inside]), np.append(unit.end, ends[inside])
-    tests = np.full(len(begins), len(grid) / record.looks[look_of_record(SPAN, None)])
-    tests[0] = unit.parts / record.looks[look_of_record(unit.look, unit.variant)]
-    steps = _steps(opened_key, record, ids, row["message"])
+        flagged = of_windows[smallest]
+    if look_of_record(SPAN, None) not in record.looks:
+        return flagged
+    of_flagged = _steps(opened_key, record, ids, row["message"])
+    as_written = of_flagged if flagged.variant is None else _steps(opened_key, record, tokens.ids, row["message"])
 
-    def unit_at(place: int) -> Unit:
-        return Unit(int(begins[place]), int(ends[place]), None, SPAN, len(grid)) if place else unit
-
-    def log10_p(shown: ShownSeeds, first: int, last: int) -> NDArray[np.float64]:
-        counted = steps._replace(terms=_terms(opened_key, shown, ids, steps))
-        return _log10_p(opened_key, counted, begins[first:last], ends[first:last], tests[first:last])
+    def log10_p(shown: ShownSeeds, units: Sequence[Unit]) -> NDArray[np.float64]:
+        """Compute log10 p of units of one variant."""
+        steps = as_written if all(unit.variant is None for unit in units) else of_flagged
+        shares = [record.looks[look_of_record(unit.look, unit.variant)] for unit in units]
+        tests = np.array([unit.parts for unit in units]) / np.array(shares)
+        return _log10_p(opened_key, steps._replace(terms=_terms(opened_key, shown, steps)), units, tests)
 
     # 2. the events are read before the seeds, because another one may be written between both
     events = find_events(explainer.registry, opened_key.key, explainer.stored_text(case))
     shown = read_shown(explainer.registry, opened_key.key)
-    claimed_p, claimed = math.inf, 0
-    for place in range(len(begins)) if events else ():
-        if (number := events.get(unit_at(place).words)) is not None:
-            p = float(log10_p(shown.up_to(number - 1), place, place + 1)[0])
-            claimed_p, claimed = min((claimed_p, claimed), (p, place))
-    if claimed_p <= TRIED:
-        return unit_at(claimed)
+    claimed = [unit for unit in (flagged, *of_windows) if unit.words in events]
+    claimed_p = [float(log10_p(shown.up_to(events[unit.words] - 1), [unit])[0]) for unit in claimed]
+    strongest = min(zip(claimed_p, claimed, strict=True), key=_FIRST, default=(math.inf, flagged))
+    if strongest[0] <= TRIED:
+        return strongest[1]
     # 3.
-    if log10_p(shown, 0, 1)[0] <= TRIED:
-        return unit
-    # 4.
-    every_p = log10_p(shown, 0, len(begins))
-    return unit_at(claimed if claimed_p <= every_p.min() else int(np.argmin(every_p)))
+    flagged_p = float(log10_p(shown, [flagged])[0])
+    if flagged_p <= TRIED:
+        return flagged
+    # 4. of equal ones, `min` returns the first
+    every_p = log10_p(shown, of_windows).tolist()
+    return min([strongest, (flagged_p, flagged), *zip(every_p, of_windows, strict=True)], key=_FIRST)[1]
 
 
 def _flagged_part(explainer: Explainer, case: FlagCase, text: str, opened_key: OpenedKey) -> tuple[int, int]:
@@ -140,13 +141,15 @@ def _flagged_part(explainer: Explainer, case: FlagCase, text: str, opened_key: O
 class _Steps(NamedTuple):
     """The P positions of a text, as a claim counts them.
 
-    h: token of the first one.
+    tokens: of the text.
+    h: token of the first position.
     ranks: of their public hashes, int64[P].
     terms: what each adds to the score, float64[P].
     is_user: whether no other user of the group reads it, bool[P]. Without groups, nobody else reads any.
     groups: number of groups, or None.
     """
 
+    tokens: Tokens
     h: int
     ranks: NDArray[np.int64]
     terms: NDArray[np.float64]
@@ -163,28 +166,24 @@ def _steps(opened_key: OpenedKey, record: KeyRecord, ids: NDArray[np.uint32], me
     evidence = mark.user_evidence(tokens, each_alone, np.full(len(places), message))
     ranks = rank_steps(ids, record.label)
     if evidence is None:
-        return _Steps(h, ranks, terms, np.ones(len(places), np.bool_), None)
-    return _Steps(h, ranks, terms, evidence.scored > 0, evidence.messages)
+        return _Steps(tokens, h, ranks, terms, np.ones(len(places), np.bool_), None)
+    return _Steps(tokens, h, ranks, terms, evidence.scored > 0, evidence.messages)
 
 
-def _terms(opened_key: OpenedKey, shown: ShownSeeds, ids: NDArray[np.uint32], steps: _Steps) -> NDArray[np.float64]:
+def _terms(opened_key: OpenedKey, shown: ShownSeeds, steps: _Steps) -> NDArray[np.float64]:
     """Return the terms of a text's positions. Where an earlier claim showed the seed, it is the mean at most."""
     law, form = opened_key.watermark.law, format_of(opened_key.key)
     assert isinstance(form, DrawsFromSeeds)  # noqa: S101 - other formats were refused before
     assert law is not None  # noqa: S101 - likewise
     rule = UnshownWindows(steps.h, form.seeds, shown.buckets.tobytes())
-    unshown = rule.positions(Tokens(ids, np.array([0, len(ids)])), "none").index
+    unshown = rule.positions(steps.tokens, "none").index
     terms = np.minimum(steps.terms, law.mean)
     terms[unshown - steps.h] = steps.terms[unshown - steps.h]
     return terms
 
 
 def _log10_p(
-    opened_key: OpenedKey,
-    steps: _Steps,
-    begins: NDArray[np.int64],
-    ends: NDArray[np.int64],
-    tests: NDArray[np.float64],
+    opened_key: OpenedKey, steps: _Steps, units: Sequence[Unit], tests: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Compute log10 p of claims about U units, the larger one of both rules: float64[U].
 
@@ -193,16 +192,15 @@ def _log10_p(
     Args:
         opened_key: the flag's key.
         steps: of the text.
-        begins: first token of each unit, int64[U].
-        ends: token after the last one, int64[U].
+        units: of the text.
         tests: number for which p is corrected, beside the messages, float64[U].
     """
-    scored, score = np.zeros((2, len(begins)), np.int64), np.zeros((2, len(begins)))
-    for unit, (begin, end) in enumerate(zip(begins.tolist(), (ends - steps.h).tolist(), strict=True)):
-        counted = begin + choose_steps(steps.ranks[begin:end])
+    scored, score = np.zeros((2, len(units)), np.int64), np.zeros((2, len(units)))
+    for at, unit in enumerate(units):
+        counted = unit.begin + choose_steps(steps.ranks[unit.begin : unit.end - steps.h])
         terms, is_user = steps.terms[counted], steps.is_user[counted]
-        scored[:, unit] = len(counted), np.count_nonzero(is_user)
-        score[:, unit] = terms.sum(), terms[is_user].sum()
+        scored[:, at] = len(counted), np.count_nonzero(is_user)
+        score[:, at] = terms.sum(), terms[is_user].sum()
     law, messages = opened_key.watermark.law, opened_key.key.messages
     assert law is not None  # noqa: S101 - as in `_terms`
     # shares of green tokens are n/2^b, so sums of them are exact, and rounded down as those of a claim

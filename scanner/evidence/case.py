@@ -39,6 +39,11 @@ class FlagCase:
         return f"{self.row['path']}:{self.row['row']}"
 
     @property
+    def as_written(self) -> "FlagCase":
+        """Return the flag as one of its text as written, whatever form of the text was flagged."""
+        return FlagCase({**self.row, "variant": None}, self.scan)
+
+    @property
     def shown(self) -> tuple[tuple[str, ShownUpTo], ...]:
         """Return the last event whose seeds its scan left out, by the ids of keys. Empty: that scan did not end."""
         return shown_by_scan(self.scan)

@@ -337,6 +337,21 @@ def test_a_claim_whose_event_was_written_after_another_one_is_finished_by_the_ne
     assert platform.shown().number == 2
 
 
+def test_a_part_that_was_claimed_meanwhile_hides_no_other_part_of_its_text(tmp_path, words, plain):
+    """The strongest part was flagged. Its words were then claimed in another text, so none of them is evidence."""
+    platform = Platform(tmp_path, words, seeds=14)
+    platform.night.configure(more="spans = { windows = true }")
+    copied, own = platform.text(120, 7), platform.text(90, 8)
+    platform.scan(plain(900, 1) + copied + plain(900, 2) + own + plain(900, 3), copied)
+    assert platform.claim("--yes", document="a:1", out="copied")[0] == 0
+    code, said = platform.claim("--yes")
+    assert code == 0, said
+    claim = platform.read("claim.json")
+    assert (claim["look"], claim["scored"] < 150, platform.checked()[0]) == ("span", True, 3), claim
+    assert platform.claim("--yes", out="again")[0] == 0
+    assert (platform.read("claim.json", "again"), platform.shown().number) == (claim, 2)
+
+
 @pytest.mark.parametrize("whose", ["of the same user", "of another user"])
 @pytest.mark.parametrize("method", ["greenlist-v3", "gumbel-v3"])
 def test_a_claimed_text_that_a_poster_copies_hides_no_claim(tmp_path, words, method, whose):
@@ -387,6 +402,22 @@ def test_a_normal_form_is_a_unit(platform):
     assert ("FAILS" in said, "NOT CHECKED that scored.txt is the scored text, normalised" in said) == ((False, True)), (
         said
     )
+
+
+def test_hidden_characters_elsewhere_in_a_text_hide_no_claim_about_a_paragraph(platform, plain):
+    """A claim counts 1,000 positions of the normal form, most of them unmarked ones."""
+    platform.night.configure(more="variants = { normalised = true }\nspans = { windows = true }")
+    hidden = (plain(1500, 1) + platform.text(800, 2) + plain(1500, 3)).replace("e", "\u0435")
+    platform.scan(hidden + platform.text(150))
+    (flag,) = platform.night.verdicts().to_dicts()
+    assert flag["variant"] == "normalised"
+    code, said = platform.claim("--yes")
+    assert code == 0, said
+    claim = platform.read("claim.json")
+    assert (claim["variant"], claim["look"], claim["scored"] < 200) == (None, "span", True), claim
+    assert (claim["log10_p_global"] < -15, platform.checked()[0]) == (True, 3), platform.checked()[1]
+    assert platform.claim("--yes", out="again")[0] == 0
+    assert (platform.read("claim.json", "again"), platform.shown().number) == (claim, 1)
 
 
 @pytest.mark.parametrize(
