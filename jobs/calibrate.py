@@ -31,7 +31,7 @@ from scanner.registry import (
     read_secret,
     set_audit_secret,
 )
-from scanner.registry.keys_file import PublishedLine, faults, publish, read_published
+from scanner.registry.keys_file import PublishedLine, count_published, faults, publish, read_published
 from schemas.words import AuditVerdict
 
 if TYPE_CHECKING:
@@ -389,7 +389,8 @@ def verify(file: Path, earlier: Path | None, registry: Path | str | None) -> int
     """
     lines = read_published(file)
     problems = faults(lines, read_published(earlier) if earlier else [], registry)
-    tell(_in_words(lines))
+    ours = "" if registry is None else f"; {count_published(lines, registry)} of them are of this registry"
+    tell(_in_words(lines) + ours)
     complain(*problems)
     return 3 if problems else 0
 

@@ -116,10 +116,10 @@ def status(results: str, limit: int, form: Form) -> None:
 
 def _registry_hands(location: Results) -> list[str]:
     """Write a sentence if the registry is older than these results, so that a scan would be refused."""
-    from scanner.results.registry_record import lost_head
+    from scanner.results.registry_record import lost_record
 
     try:
-        lost = None if location.registry is None else lost_head(location.registry, location.folder)
+        lost = None if location.registry is None else lost_record(location.registry, location.folder)
     except BrickscanError as error:
         lost = f"the registry cannot be compared with these results: {error}"
     return [] if lost is None else [lost]

@@ -476,28 +476,38 @@ def publish(folder: Path | str, path: Path) -> tuple[list[PublishedLine], int]:
         ScanFailed: the users cannot be read.
     """
     folder = local_folder(folder)
-    keys = load_registry(folder).keys
-    # before the lock is taken, because it takes long
-    dealt = _dealt(folder, keys, read_published(path) if path.exists() else [])
-    with locked(folder), _list_locked(path):
-        lines = read_published(path)
-        published = {line[3:9] for line in lines}
-        day = datetime.now(UTC).date().isoformat()
-        old_count = len(lines)
-        for key in keys:
-            refuse_lost_heads(folder, key, lines)
-            fields = _committed_fields(folder, key)
-            if fields is not None and (*fields, dealt.get(key.key_id, _NONE)) not in published:
-                number, last = len(lines) + 1, lines[-1].head if lines else _FIRST_HEAD
-                body = number, day, key.key_id, *fields, dealt.get(key.key_id, _NONE)
-                lines.append(PublishedLine(*body, _head(last, " ".join(map(str, body)))))
-        if len(lines) > old_count:
-            text = "".join(" ".join(map(str, line)) + "\n" for line in lines)
-            try:
-                write_whole(path, lambda file: file.write(text.encode()))
-            except OSError as error:
-                raise Refused(f"{path}: cannot be written ({error.strerror}); name another file") from None
-    return lines, len(lines) - old_count
+    while True:
+        keys, before = load_registry(folder).keys, read_published(path) if path.exists() else []
+        dealt = _dealt(folder, keys, before)  # before the lock is taken, because it takes long
+        with locked(folder), _list_locked(path):
+            lines = read_published(path)
+            if lines != before:
+                continue  # its users may be newer than these
+            day = datetime.now(UTC).date().isoformat()
+            published = {line[3:9] for line in lines}
+            for key in keys:
+                refuse_lost_heads(folder, key, lines)
+                fields = _committed_fields(folder, key)
+                if fields is not None and (*fields, dealt.get(key.key_id, _NONE)) not in published:
+                    number, last = len(lines) + 1, lines[-1].head if lines else _FIRST_HEAD
+                    body = number, day, key.key_id, *fields, dealt.get(key.key_id, _NONE)
+                    lines.append(PublishedLine(*body, _head(last, " ".join(map(str, body)))))
+            if len(lines) > len(before):
+                _write_list(path, lines)
+            return lines, len(lines) - len(before)
+
+
+def _write_list(path: Path, lines: Sequence[PublishedLine]) -> None:
+    text = "".join(" ".join(map(str, line)) + "\n" for line in lines)
+    try:
+        write_whole(path, lambda file: file.write(text.encode()))
+    except OSError as error:
+        raise Refused(f"{path}: cannot be written ({error.strerror}); name another file") from None
+
+
+def count_published(lines: Sequence[PublishedLine], folder: Path | str) -> int:
+    """Count the published commitments that are of keys of a registry. Others are of other registries, or are lost."""
+    return len({line.commitment for line in lines} & {key.commitment for key in load_registry(folder).keys})
 
 
 def faults(lines: Sequence[PublishedLine], earlier: Sequence[PublishedLine], folder: Path | str | None) -> list[str]:

@@ -5,15 +5,24 @@ A registry that is older than its own results, or was edited, names nobody. A sc
 change the record, unless they can also write the results.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
 
 from scanner.errors import Refused, ScanFailed, TableError
-from scanner.registry import NO_RECORD, NamesPart, Record, given_rows, numbers_of_heads, verify_since
+from scanner.registry import (
+    NO_RECORD,
+    NamesPart,
+    Record,
+    given_rows,
+    load_registry,
+    numbers_of_heads,
+    verify_since,
+)
 from scanner.registry.shown_seeds import ShownUpTo, shown_then
 from scanner.results.current_rows import ranges_ever
 from scanner.results.queries import ask, exist, scans
@@ -29,8 +38,8 @@ from schemas.words import Naming
 VERIFIED_USERS_TABLE = "verified_users"
 
 
-def lost_head(registry: str, results: str) -> str | None:
-    """Return a sentence if the newest head that a scan recorded is not in the registry's chain. None: it is.
+def lost_record(registry: str, results: str) -> str | None:
+    """Return a sentence if the registry lacks a key or the users that scans of these results had. None: it has all.
 
     This reads `scans`, and one column of the registry's events.
 
@@ -39,17 +48,27 @@ def lost_head(registry: str, results: str) -> str | None:
     """
     if not exist(results):
         return None
-    columns = pl.col("scan_id", "started_at", "users_head")
-    scan_rows = ask(results, lambda: scans(results).select(columns).drop_nulls("users_head").collect())
-    newest = scan_rows.sort("started_at", "scan_id").tail(1).to_dicts()
-    if not newest or numbers_of_heads(registry, [newest[0]["users_head"]]):
-        return None
-    scan = newest[0]
+    columns = pl.col("scan_id", "started_at", "users_head", "keys")
+    scan_rows = ask(results, lambda: scans(results).select(columns).collect()).sort("started_at", "scan_id")
+    newest = scan_rows.drop_nulls("users_head").tail(1).to_dicts()
+    if newest and not numbers_of_heads(registry, [newest[0]["users_head"]]):
+        lost = f"recorded the head {newest[0]['users_head']}, which this users table never had"
+        return _older(registry, results, newest[0], f"{lost}. It might name the wrong users")
+    keys = load_registry(registry).keys
+    here = {key.key_id for key in keys} | {key.commitment for key in keys}
+    for scan in scan_rows.reverse().to_dicts():
+        for key in scan["keys"]:
+            if not here & ({key["key_id"], key["commitment"]} - {None}):
+                lost = f"tested key {key['key_id']!r}, which this registry lacks"
+                return _older(registry, results, scan, f"{lost}. Its p-values would count too few keys")
+    return None
+
+
+def _older(registry: str, results: str, scan: Mapping[str, Any], lost: str) -> str:
+    began = f"{scan['started_at']:%Y-%m-%d %H:%M} UTC"
     return (
         f"registry {registry}: is older than its own results in {results}, or is a different registry: scan "
-        f"{scan['scan_id']} of {scan['started_at']:%Y-%m-%d %H:%M} UTC recorded the head {scan['users_head']}, which "
-        "this users table never had. It might name the wrong users: restore the registry that the scan used, or its "
-        "newest backup"
+        f"{scan['scan_id']} of {began} {lost}: restore the registry that the scan used, or its newest backup"
     )
 
 
@@ -70,7 +89,7 @@ def users_on_record(registry: str | Path, results: str) -> Record:
     Raises:
         Refused: the registry is older than its own results, or is another one.
     """
-    fault = lost_head(str(registry), results)
+    fault = lost_record(str(registry), results)
     if fault is not None:
         raise Refused(fault)
     return _on_record(results) if exist(results) else NO_RECORD

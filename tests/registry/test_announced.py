@@ -74,11 +74,32 @@ def test_registries_that_publish_to_one_list_at_once_lose_no_line(listed, monkey
     ]
 
 
+def test_a_list_that_was_written_while_users_were_read_never_goes_back(listed, monkeypatch):
+    """Of two at once, the one that read fewer users would have written last: messages would seem to be taken back."""
+    path, registry, dealt = listed / "list.txt", listed / "registry", keys_file._dealt
+
+    def read_slowly(*arguments):
+        read = dealt(*arguments)
+        if not slowly:
+            slowly.append(True)
+            add_users(registry, ["summer"], ["zoe"])
+            keys_file.publish(registry, path)
+        return read
+
+    slowly: list[bool] = []
+    add_users(registry, ["summer"], ["alice"])
+    monkeypatch.setattr(keys_file, "_dealt", read_slowly)
+    lines, newly = keys_file.publish(registry, path)
+    assert (newly, lines[-1].dealt.split(":")[0]) == (0, "2")
+    assert keys_file.read_published(path) == lines
+
+
 def test_a_list_as_it_was_written_is_counted(listed):
     for more in ([], ["--earlier", listed / "copy-2.txt"], ["--registry", listed / "registry"]):
         code, out, err = call("keys", "verify", listed / "list.txt", *more)
         assert (code, err) == (0, "")
         assert out.startswith("3 commitments published, head ")
+        assert ("; 3 of them are of this registry" in out) == ("--registry" in more)
 
 
 def test_messages_that_were_changed_are_published_again(listed):

@@ -12,15 +12,15 @@ from deltalake import write_deltalake
 
 from scanner.cluster.scan import run_scan
 from scanner.errors import Refused, ScanFailed, TableError
-from scanner.registry import add_users, erase_users, ledger, load_registry, registry_sha256, remove_users
-from scanner.results.registry_record import VERIFIED_USERS_TABLE, lost_head
+from scanner.registry import add_users, erase_users, ledger, load_registry, new_key, registry_sha256, remove_users
+from scanner.results.registry_record import VERIFIED_USERS_TABLE, lost_record
 from scanner.results.transactions import read_whole
 from scanner.signing import tables_on_record
 from schemas.tables import VERIFIED_USERS
 from tests.support.command_line import call
 from tests.support.forged_users import part_files, swap_names
 from tests.support.signed_results import reopen
-from tests.support.two_keys import message_of
+from tests.support.two_keys import TOKENIZER, message_of
 
 pytestmark = pytest.mark.usefixtures("without_ray")
 
@@ -41,7 +41,7 @@ def test_a_registry_that_is_older_than_its_own_results_names_nobody(night, own_r
     add_users(own_registry, ["green"], ["zoe"])
     night.write("a", [marked(message_of(own_registry, "green", "zoe"), 80, 1)])
     night.scan()
-    assert lost_head(str(own_registry), night.results) is None
+    assert lost_record(str(own_registry), night.results) is None
     assert "older" not in call("status", night.config)[1]
     shutil.rmtree(own_registry)
     shutil.copytree(before, own_registry)
@@ -62,6 +62,22 @@ def test_a_registry_that_is_older_than_its_own_results_names_nobody(night, own_r
     assert "is older than its own results" in call("status", night.config)[1]
     shutil.rmtree(own_registry / "users")
     assert call("scan", night.config)[0] == 2  # a users table that is gone is older, too
+
+
+def test_a_registry_without_a_key_that_a_scan_tested_is_refused(night, own_registry, marked):
+    """Its p-values would count too few keys, and nobody would look for the mark of the key that is gone."""
+    night.write("a", [marked(3, 80, 1)])
+    night.scan()
+    older = (own_registry / "keys.toml").read_text()
+    new_key(own_registry, "blue", format="greenlist", window=3, gamma="1/4", messages=1, tokenizer=TOKENIZER)
+    night.write("b", [marked(3, 80, 2)])
+    night.scan()
+    assert lost_record(str(own_registry), night.results) is None
+    (own_registry / "keys.toml").write_text(older)
+    night.write("c", [marked(3, 80, 3)])
+    with pytest.raises(Refused, match=r"older than its own results .* tested key 'blue', which this registry lacks"):
+        night.scan()
+    assert "tested key 'blue', which this registry lacks" in " ".join(call("status", night.config)[1].split())
 
 
 @pytest.mark.costly
