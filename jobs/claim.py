@@ -23,10 +23,20 @@ if TYPE_CHECKING:
     type=NamedPath(path_type=Path, dir_okay=False, exists=True),
     help="List of `brickscan keys publish`, to check the claim against first",
 )
+@click.option("--user", metavar="USER", help="User whom the flag names  [default: the first]")
 @click.option("--wait", is_flag=True, help="Wait for running scans to end")
 @yes_option
 @dry_run_option
-def claim(config: Path, document: str, out: Path, published: Path | None, wait: bool, yes: bool, dry_run: bool) -> None:
+def claim(
+    config: Path,
+    document: str,
+    out: Path,
+    published: Path | None,
+    user: str | None,
+    wait: bool,
+    yes: bool,
+    dry_run: bool,
+) -> None:
     """Make a claim about one flag that anybody can check without the key (keys of version 3).
 
     DOC is the id of a flagged document, or PATH:ROW. The claim shows the seeds that the text meets, at most 1,000, and
@@ -46,7 +56,7 @@ def claim(config: Path, document: str, out: Path, published: Path | None, wait: 
     from scanner.evidence import check_claim
 
     refuse_folder(out)
-    prepared = prepare(config, document, published)
+    prepared = prepare(config, document, published, user)
     changes = _changes(prepared)
     if yes and not dry_run:
         complain(*changes)

@@ -26,6 +26,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +36,7 @@ import polars as pl
 from scanner.claims.unit import Unit, choose_unit
 from scanner.errors import Refused
 from scanner.evidence import check_claim
+from scanner.evidence.case import FlagCase
 from scanner.evidence.check_claim import NO_RECORD, chosen_of, corrected_p, places_in
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.offered_claim import OTHER_WAY, look_of_record, refusal
@@ -84,7 +86,8 @@ A claim that a text contains text marked for one message of a key. Anybody can c
   checking/bin/python -m pip install tokenizers
   checking/bin/python -I check_claim.py FOLDER [LIST HEAD] [--posted FILE]
 
-On Windows, write py for python3, and checking\\Scripts\\python for checking/bin/python.
+On Windows, write py for python3, and checking\\Scripts\\python for checking/bin/python. If the tokens FAIL and nothing
+else does, install tokenizers=={version}, which made them: other releases split some new letters differently.
 
 check_claim.py is scanner/evidence/check_claim.py of brickscan: take it from a copy of brickscan that you trust, never
 from the person who makes the claim. LIST is the public list of commitments, downloaded from where it is published.
@@ -155,13 +158,14 @@ class PreparedClaim(NamedTuple):
         return f"PreparedClaim({self.where!r}, …)"
 
 
-def prepare(config: Path, document: str, published: Path | None) -> PreparedClaim:
+def prepare(config: Path, document: str, published: Path | None, user_id: str | None = None) -> PreparedClaim:
     """Compute a claim and check it. Nothing is written.
 
     Args:
         config: of the scan.
         document: its id, or PATH:ROW.
         published: the list of published commitments. None: p is corrected for the keys of the registry.
+        user_id: user whom the flag names. None: the first.
 
     Raises:
         Refused: there is no such flag, it has no such claim, it comes out differently today, or the claim fails.
@@ -180,7 +184,7 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
         raise
     if not again.evidence_equal:
         raise Refused(f"{again.case.where}: its verdict comes out differently today, so there is nothing to claim")
-    case = again.case
+    case = again.case.about(user_id)
     text, tokens, opened_key = explainer.scored_text(case)
     key = opened_key.key
     record, raw = (None, b"") if key.record is None else read_record(explainer.registry, key)
@@ -191,7 +195,8 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
     refuse_lost_events(explainer.results, explainer.registry, [key])
     last_read = _last_read(explainer, key)
     refuse_unread(explainer.registry, last_read)
-    unit = choose_unit(explainer, case, opened_key, record)
+    shown = read_shown(explainer.registry, key)
+    unit = choose_unit(explainer, case, opened_key, record, shown)
     if unit.variant != case.row["variant"]:
         text, tokens, _ = explainer.scored_text(case.as_written)
     share = record.looks[look_of_record(unit.look, unit.variant)]
@@ -224,12 +229,11 @@ def prepare(config: Path, document: str, published: Path | None) -> PreparedClai
         files["scored.txt"] = text.encode()
     seeds = _seeds(explainer.registry, key, record, ids)
     files["seeds.json"] = _shown_json(seeds)
-    name = _name(explainer.registry, again, key, lines)
+    name = _name(explainer.registry, case, again, key, lines)
     if name is not None:
         files["name.json"] = name
-    files["README"] = README.encode()
+    files["README"] = README.format(version=version("tokenizers")).encode()
     refuse_lost_reads(explainer.registry, key)
-    shown = read_shown(explainer.registry, key)
     found, settings = find_event(explainer.registry, key, stored, unit.words), read_config(config).claims
     leaves = {leaf_of(one.seed) for one in seeds} - shown.leaves
     if found is None and leaves:
@@ -324,7 +328,7 @@ def _shown_json(seeds: Sequence[ShownSeed]) -> bytes:
     return json.dumps(shown, separators=(",", ":")).encode()
 
 
-def _name(folder: str, again: Replay, key: MasterKey, lines: Sequence[PublishedLine]) -> bytes | None:
+def _name(folder: str, case: FlagCase, again: Replay, key: MasterKey, lines: Sequence[PublishedLine]) -> bytes | None:
     """Return the record of the name of a flag.
 
     None: the flag names no user, by its row or by today's naming, or the name was erased.
@@ -332,8 +336,10 @@ def _name(folder: str, again: Replay, key: MasterKey, lines: Sequence[PublishedL
     Raises:
         Refused: the registry gave the message to another user.
     """
-    row, today = again.case.row, {field.field: field.again for field in again.fields}
-    if row["naming"] != Naming.NAMED or row["user_id"] is None or not _is_named(folder, row, today["naming"]):
+    row = case.row
+    today = {(named["key_id"], named["message"]): named["naming"] for named in again.named}
+    naming = today.get((row["key_id"], row["message"]))
+    if row["naming"] != Naming.NAMED or row["user_id"] is None or not _is_named(folder, row, naming):
         return None
     of_key = (line.dealt for line in lines if (line.key_id, line.commitment) == (key.key_id, key.commitment))
     ours = [Dealt.of(words) for words in of_key if ":" in words]
@@ -344,7 +350,7 @@ def _name(folder: str, again: Replay, key: MasterKey, lines: Sequence[PublishedL
         return None
     if found.user_id != row["user_id"]:
         raise Refused(
-            f"{again.case.where}: the flag names a different user from the one the registry gave the message to; see "
+            f"{case.where}: the flag names a different user from the one the registry gave the message to; see "
             "`brickscan users verify`"
         )
     text_at = None if row["first_seen_at"] is None else microseconds_of(row["first_seen_at"])
@@ -374,7 +380,8 @@ def _would_be(shown: ShownSeeds, text: bytes, leaves: set[bytes]) -> tuple[Shown
     """Return the event that a claim would get as of now, and its salt. It is not kept."""
     salt = secrets.token_bytes(16)
     digest = hashlib.sha256(salt + text).hexdigest()
-    return ShownEvent(shown.number + 1, shown.head, digest, tuple(sorted(leaf.hex() for leaf in leaves))), salt
+    # nothing reads the digest of its line
+    return ShownEvent(shown.number + 1, shown.head, digest, digest, tuple(sorted(leaf.hex() for leaf in leaves))), salt
 
 
 def _all_files(claim: PreparedClaim, shown: ShownSeeds, event: ShownEvent, salt: bytes) -> dict[str, bytes]:
@@ -409,9 +416,8 @@ def show(claim: PreparedClaim) -> dict[str, bytes]:
     An earlier event of the same text and unit is kept.
 
     Raises:
-        Refused: the event cannot be written. The month has as many events as allowed. An older registry or another
-            folder of leases was put in place since the claim was computed. Or other claims showed so many seeds
-            meanwhile that this one fails.
+        Refused: the event cannot be written, or another claim under the key was made since this one was computed. Or
+            an older registry, or another folder of leases, was put in place.
     """
     refuse_unread(claim.folder, claim.last_read)  # check all again: a person was asked in between, which takes time
     refuse_lost_reads(claim.folder, claim.key)
@@ -425,7 +431,6 @@ def show(claim: PreparedClaim) -> dict[str, bytes]:
         buckets,
         leaves,
         known=claim.known,
-        most_a_month=claim.settings.most_a_month,
     )
     shown = shown_since(claim.folder, claim.key, ShownUpTo(event.number, event_head(event)))
     files = _all_files(claim, shown, event, salt)

@@ -2,15 +2,16 @@
 
 1. The unit of a flag of the whole text, as written or in its normal form, is that text; of a flagged part, the smallest
    window that holds it.
-2. If an earlier claim was about a unit of this text, p of that unit is what it was then: the claim's own seeds counted
-   as secret. If that p is small enough for everybody (`TRIED`), that is the unit.
+2. If earlier claims were about units of this text, p of each is what it was then: the claim's own seeds counted as
+   secret. Of those whose p is small enough for everybody (`TRIED`), the first that was claimed is the unit.
 3. Otherwise, if p of the unit of step 1 is small enough for everybody, that is the unit.
 4. Otherwise, of all these units and the windows of the text as written, the one whose claim has the smallest p is the
    unit. A claim counts at most 1,000 positions, repeats within its unit only, and positions that an earlier claim
    showed at their mean at most. So a marked paragraph can be hidden in a larger unit: of a long text, or among words
    that are repeated, or copied from a claimed text.
 
-No later claim makes p of a unit smaller. So a second claim about a flag has the same unit, and shows nothing new.
+No later claim makes p of a unit smaller, and none is made between this choice and the claim's event. So a second claim
+about a flag has the same unit, and shows nothing new.
 
 p of each unit is corrected for the look's share, and of a window for all windows of the text. The shares of all looks
 add up to 1 at most, so a choice among them is allowed.
@@ -19,7 +20,6 @@ A claim's windows are counted over all positions of a text. The h tokens before 
 The windows of scans can differ, because scans leave out shown seeds and also examine paragraphs and quotations.
 """
 
-import math
 from collections.abc import Sequence
 from operator import itemgetter
 from typing import NamedTuple
@@ -34,7 +34,7 @@ from scanner.evidence.case import FlagCase
 from scanner.evidence.check_claim import TRIED
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.offered_claim import look_of_record
-from scanner.registry.shown_seeds import ShownSeeds, find_events, read_shown
+from scanner.registry.shown_seeds import ShownSeeds, find_events
 from scanner.results.queries import ask, spans
 from scanner.watermark.format import DrawsFromSeeds, ScoresParts
 from scanner.watermark.formats import format_of
@@ -45,8 +45,6 @@ from scanner.watermark.rule import corrected, log10_p_of
 from scanner.watermark.text_windows import windows
 from schemas.key_record import KeyRecord
 from schemas.words import SPAN
-
-_FIRST = itemgetter(0)
 
 
 class Unit(NamedTuple):
@@ -70,7 +68,9 @@ class Unit(NamedTuple):
         return f"{self.variant or 'as written'}, tokens {self.begin} to {self.end}"
 
 
-def choose_unit(explainer: Explainer, case: FlagCase, opened_key: OpenedKey, record: KeyRecord) -> Unit:
+def choose_unit(
+    explainer: Explainer, case: FlagCase, opened_key: OpenedKey, record: KeyRecord, shown: ShownSeeds
+) -> Unit:
     """Return the unit of a claim about a flag.
 
     Args:
@@ -78,6 +78,7 @@ def choose_unit(explainer: Explainer, case: FlagCase, opened_key: OpenedKey, rec
         case: the flag.
         opened_key: the flag's key.
         record: its public record.
+        shown: seeds of the key that claims have shown.
 
     Raises:
         Refused: the text is gone, or the flagged part is no longer on record.
@@ -109,21 +110,22 @@ def choose_unit(explainer: Explainer, case: FlagCase, opened_key: OpenedKey, rec
         tests = np.array([unit.parts for unit in units]) / np.array(shares)
         return _log10_p(opened_key, steps._replace(terms=_terms(opened_key, shown, steps)), units, tests)
 
-    # 2. the events are read before the seeds, because another one may be written between both
-    events = find_events(explainer.registry, opened_key.key, explainer.stored_text(case))
-    shown = read_shown(explainer.registry, opened_key.key)
+    # 2.
+    all_events = find_events(explainer.registry, opened_key.key, explainer.stored_text(case))
+    events = {words: number for words, number in all_events.items() if number <= shown.number}
     claimed = [unit for unit in (flagged, *of_windows) if unit.words in events]
+    claimed.sort(key=lambda unit: events[unit.words])
     claimed_p = [float(log10_p(shown.up_to(events[unit.words] - 1), [unit])[0]) for unit in claimed]
-    strongest = min(zip(claimed_p, claimed, strict=True), key=_FIRST, default=(math.inf, flagged))
-    if strongest[0] <= TRIED:
-        return strongest[1]
+    for unit, p in zip(claimed, claimed_p, strict=True):
+        if p <= TRIED:
+            return unit
     # 3.
     flagged_p = float(log10_p(shown, [flagged])[0])
     if flagged_p <= TRIED:
         return flagged
     # 4. of equal ones, `min` returns the first
-    every_p = log10_p(shown, of_windows).tolist()
-    return min([strongest, (flagged_p, flagged), *zip(every_p, of_windows, strict=True)], key=_FIRST)[1]
+    every_p = [*claimed_p, flagged_p, *log10_p(shown, of_windows).tolist()]
+    return min(zip(every_p, [*claimed, flagged, *of_windows], strict=True), key=itemgetter(0))[1]
 
 
 def _flagged_part(explainer: Explainer, case: FlagCase, text: str, opened_key: OpenedKey) -> tuple[int, int]:

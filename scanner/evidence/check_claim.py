@@ -94,7 +94,7 @@ FIELDS = (
 SHOWN_FIELDS = (
     *("begin", "end", "scored_user", "score_user", "log10_p_user", "log10_p_user_global", "event", "salt"),
 )  # further fields of a claim that shows seeds
-EVENT_FIELDS = ("before", "leaves", "number", "text")
+EVENT_FIELDS = ("before", "leaves", "line", "number", "text")
 NAME_FIELDS = ("at", "events", "key_id", "path", "place", "salt", "seq", "text_at", "user_id")
 RECORD_FIELDS = (
     *("version", "label", "root", "commitment", "tokenizer_sha256", "messages", "normal_form", "looks", "beacon"),
@@ -157,6 +157,22 @@ LIKE_NO_OTHER = {  # alphabets whose letters look like none of another
     *("ARABIC", "CJK", "DEVANAGARI", "HANGUL", "HEBREW", "HIRAGANA", "IDEOGRAPHIC", "KATAKANA", "THAI"),
 }
 HIDDEN = re.compile(f"[{INVISIBLE}]")
+# letters of phonetic and of old spelling, many of which look like usual ones, without those of African alphabets
+PHONETIC = re.compile(
+    "(?![\u0253\u0254\u0256\u0257\u0259\u025b\u0260\u0263\u0268\u0269\u0272\u0283\u0289-\u028b\u0292])"
+    "[\u0138\u0184\u0185\u01a6-\u01a8\u01bb-\u01c3\u021c\u021d\u0222\u0223\u0250-\u02af\u03f3\u1c80-\u1c8f"
+    "\u1d00-\u1dbf\ua640-\ua69f\ua720-\ua7ff\uab30-\uab6f\U00010780-\U000107bf\U0001df00-\U0001dfff]"
+)
+ONE_SHAPE = (  # spellings within one alphabet that look alike, in some place or form of the word
+    *(("\u00d0", "\u0110", "\u0189"), ("\u015e", "\u0218"), ("\u015f", "\u0219"), ("\u0162", "\u021a")),
+    *(("\u0163", "\u021b"), ("\u018e", "\u018f"), ("\u01dd", "\u0259"), ("\u0406", "\u04c0"), ("\u0473", "\u04e9")),
+    *(("\u05d5\u05d5", "\u05f0"), ("\u05d5\u05d9", "\u05f1"), ("\u05d9\u05d9", "\u05f2"), ("\u064a", "\u06cc")),
+    *(("\u0643", "\u06a9"), ("\u0647", "\u06c1"), ("\u0e40\u0e40", "\u0e41"), ("\u0ec0\u0ec0", "\u0ec1")),
+)
+OTHER_KANA = re.compile(  # Japanese signs that look like those of another kind, which stand beside them
+    "(?<![\u30a1-\u30ff])[\u30ab\u30a8\u30bf\u30c8\u30cb\u30cf\u30d8-\u30da\u30ed](?![\u30a1-\u30ff])"
+    "|(?<=[\u30a1-\u30ff])[\u3078-\u307a\u4e8c\u529b\u53e3\u5de5\u5915\u535c\u516b](?=[\u30a1-\u30ff])"
+)
 SIGNS = re.compile(  # signs that programs show, and that look like none of each other but quotation marks and dashes
     "[!-/:-@\\[-`{-~\u00a1-\u00a7\u00a9\u00ab\u00ac\u00ae\u00b0-\u00b3\u00b6\u00b7\u00b9\u00bb-\u00bf\u00d7\u00f7\u2013\u2014"
     "\u2018-\u201e\u2020-\u2022\u2026\u2030\u2032\u2033\u2039\u203a\u2070-\u209c\u20a0-\u20bf\u2116\u2122\u2150-\u215e\u2190-\u21ff"
@@ -709,14 +725,18 @@ def characters_unseen(text: str) -> int:
         others = {*names} - LIKE_NO_OTHER
         is_foreign = others and own not in others and (ALL_LOOK_ALIKE.fullmatch(word) or not others <= USUAL)
         unseen += len(word) if len(others) > 1 or is_foreign else 0
-    return unseen
+    # 5. of spellings that look alike, all but the most usual
+    unseen += len(OTHER_KANA.findall(text))
+    counts = [[text.count(spelling) for spelling in spellings] for spellings in ONE_SHAPE]
+    return unseen + sum(sum(of_spellings) - max(of_spellings) for of_spellings in counts)
 
 
 def is_hidden(one: str) -> bool:
-    """Return whether a character is none of SIGNS, and no letter, accent or digit with a shape and in plain style."""
+    """Return whether a character is none of SIGNS, and no usual letter, accent or digit with a shape."""
     kind = unicodedata.category(one)
     if kind[0] == "L" or kind in ("Nd", "Nl"):
-        return HIDDEN.match(one) is not None or not unicodedata.is_normalized("NFKC", one)
+        is_other = PHONETIC.match(one) is not None or not unicodedata.is_normalized("NFKC", one)
+        return is_other or HIDDEN.match(one) is not None
     return HIDDEN.match(one) is not None or (kind[0] != "M" and SIGNS.match(one) is None)
 
 
@@ -950,7 +970,7 @@ def check_events(
             type(event) is not dict
             or set(event) != set(EVENT_FIELDS)
             or type(event["leaves"]) is not list
-            or not all(map(is_digest, (event["before"], event["text"], *event["leaves"])))
+            or not all(map(is_digest, (event["before"], event["line"], event["text"], *event["leaves"])))
             or json.dumps(event, sort_keys=True, separators=(",", ":")).encode("ascii") != line
         ):
             raise ValueError(f"events.jsonl, line {number}: not an event in canonical JSON")

@@ -95,12 +95,14 @@ class FieldComparison(NamedTuple):
 class Replay(NamedTuple):
     """A verdict and its result today.
 
+    named: users whom the text names today, as in VERDICTS.
     not_from_file: why the text is the one that the scan kept. The other columns of its file are then not compared.
     unchecked: why the signatures of the tables that were read were not checked. None: they were.
     """
 
     case: FlagCase
     fields: list[FieldComparison]
+    named: Sequence[Mapping[str, Any]]
     not_from_file: str | None
     unchecked: str | None
 
@@ -170,7 +172,7 @@ def replay(config_file: Path, document: str) -> Replay:
         name, agrees, why_not = look.compare(case.row, verdict)
         again = None if verdict is None else verdict["log10_p_global"]
         fields.append(FieldComparison(name, case.row["log10_p_global"], again, equal=agrees, why=why_not or None))
-    return Replay(case, fields, stored_text.not_from_file, unchecked(results))
+    return Replay(case, fields, replayed["named"] or (), stored_text.not_from_file, unchecked(results))
 
 
 def _existed(case: FlagCase, history: RecordedHistory, known_at: datetime | None) -> FieldComparison:

@@ -4,16 +4,16 @@ A reader of a claim can mark the windows of its seeds for any user. So the bucke
 or scored, and the key's registry keeps a list of them. Each line of the file is one event, in canonical JSON (RFC
 8785):
 
-    {"at": time, "buckets": [...], "event": {"before", "leaves", "number", "text"}, "salt": hex, "sum": hex,
+    {"at": time, "buckets": [...], "event": {"before", "leaves", "line", "number", "text"}, "salt": hex,
      "text_sha256": hex, "unit": words}
 
 - at: when the line was written (UTC, to the second), never earlier than the line before.
 - text_sha256: SHA-256 of the text. An erasure uses it to tell which claims it cannot take back.
 - event: the only public part. It names leaves and never buckets, because the text could be rebuilt from buckets.
   - text: SHA-256(salt ‖ text).
+  - line: SHA-256(salt ‖ the line without `salt` and `line`, with the SHA-256 of the key's record as `record`). So each
+    edit shows, and one that fits gives another head, and heads are published. The salt keeps buckets from being tried.
   - before: SHA-256 of the previous event, 64 zeros in the first one.
-- sum: SHA-256 of the previous line's sum and of this line without its own sum. In the first line, the SHA-256 of the
-  key's record takes the place of the previous sum. It shows edits outside the chain of events.
 
 Event and buckets are in the same line, so a crash cannot separate them.
 """
@@ -21,6 +21,7 @@ Event and buckets are in the same line, so a crash cannot separate them.
 import hashlib
 import os
 import secrets
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -33,7 +34,14 @@ from numpy.typing import NDArray
 from scanner.errors import Refused
 from scanner.printable import counted
 from scanner.storage.canonical_json import read_strictly, write_canonical
-from scanner.storage.locations import filesystem_of, is_uri, make_private, read_named, write_whole
+from scanner.storage.locations import (
+    filesystem_of,
+    is_uri,
+    make_private,
+    read_named,
+    writable_by_others,
+    write_whole,
+)
 from schemas.key_record import MOST_SEEDS
 from schemas.registry import MasterKey
 
@@ -48,7 +56,7 @@ MOST_BYTES = 2**29
 _HASH_BYTES, _SALT_BYTES = 32, 16
 _ROOT = 0
 _AT = "%Y-%m-%dT%H:%M:%SZ"
-_FIELDS = {"at", "buckets", "event", "salt", "sum", "text_sha256", "unit"}
+_FIELDS = {"at", "buckets", "event", "salt", "text_sha256", "unit"}
 _BRING_BACK = "restore the file from the newest copy of the registry, without which the key neither scans nor marks"
 _NO_EVENT = "it does not have the fields of an event"
 
@@ -63,6 +71,7 @@ class ShownEvent(NamedTuple):
     number: of the event, from 1.
     before: SHA-256 of the previous event, as hex. 64 zeros in the first event.
     text: SHA-256 of the salt and the text, as hex.
+    line: SHA-256 of the salt and what the registry has of the event, such as its buckets, as hex.
     leaves: leaves of the buckets that it shows for the first time, as hex, ascending. Empty where all were shown
         before.
     """
@@ -70,6 +79,7 @@ class ShownEvent(NamedTuple):
     number: int
     before: str
     text: str
+    line: str
     leaves: tuple[str, ...]
 
 
@@ -152,7 +162,6 @@ class _Line(NamedTuple):
     salt: bytes
     text_sha256: str
     unit: str
-    sum: str
 
     def __repr__(self) -> str:
         return f"_Line({self.event.number}, …)"
@@ -278,17 +287,25 @@ def refuse_above_cap(folder: Path | str, key: MasterKey, most_a_month: int, at: 
     Raises:
         Refused: the month already has `most_a_month` such events.
     """
-    _refuse_above(key.key_id, _read_lines(folder, key)[1], most_a_month, at or datetime.now(UTC))
-
-
-def _refuse_above(key_id: str, lines: Sequence[_Line], most: int, at: datetime) -> None:
-    had = sum((line.at.year, line.at.month) == (at.year, at.month) and len(line.buckets) > 0 for line in lines)
-    if had >= most:
+    lines = _read_lines(folder, key)[1]
+    at = _time_after(lines, at)
+    in_month = [line for line in lines if (line.at.year, line.at.month) == (at.year, at.month)]
+    had = sum(len(line.buckets) > 0 for line in in_month)
+    if had >= most_a_month:
         raise Refused(
-            f"key {key_id!r}: {counted(had, 'claim')} showed seeds of it in {at:%B %Y} (UTC), and scan.toml allows "
-            f"{most:,} a month (claims.most_a_month): wait for the next month, or raise the number. `brickscan replay "
-            "--proof` writes a claim for a holder of the key's secret, and shows no seeds"
+            f"key {key.key_id!r}: {counted(had, 'claim')} showed seeds of it in {at:%B %Y} (UTC), and scan.toml allows "
+            f"{most_a_month:,} a month (claims.most_a_month): wait for the next month, or raise the number. `brickscan "
+            "replay --proof` writes a claim for a holder of the key's secret, and shows no seeds"
         )
+
+
+def _time_after(lines: Sequence[_Line], at: datetime | None) -> datetime:
+    """Return a time in UTC, now by default, or that of the last line if it is later.
+
+    So a clock that was set back does not start a full month again.
+    """
+    time = (at or datetime.now(UTC)).astimezone(UTC).replace(microsecond=0)
+    return max([time, *(line.at for line in lines[-1:])])
 
 
 def append_event(
@@ -300,7 +317,6 @@ def append_event(
     leaves: Sequence[bytes],
     *,
     known: ShownUpTo | None = None,
-    most_a_month: int | None = None,
     at: datetime | None = None,
 ) -> tuple[ShownEvent, bytes]:
     """Record that a claim shows seeds. This comes before the claim is written: its seeds are then never used again.
@@ -314,8 +330,7 @@ def append_event(
         unit: words that tell the claim's unit from other units of the text. They are not published.
         buckets: all buckets that positions of the unit use, also those that were shown before.
         leaves: the leaves of the buckets, in the same order, 32 bytes each.
-        known: an event that must be on record. None: no event is known.
-        most_a_month: most events in a calendar month (UTC) that show something of the key. None: no limit.
+        known: the last event when the claim was computed. None: it does not matter.
         at: a time with a zone, now by default. If the last event is later, its time is used.
 
     Returns:
@@ -323,7 +338,8 @@ def append_event(
         Its salt of 16 bytes.
 
     Raises:
-        Refused: as `shown_since`, or the key has no public record, the month is full or the file cannot be written.
+        Refused: as `shown_since`, or the key has no public record, another claim was made since `known`, or the file
+            cannot be written.
         ValueError: buckets and leaves do not belong together, or are out of range.
     """
     # imported late, because servers that mark only read, and do not ship these modules
@@ -338,17 +354,17 @@ def append_event(
         for line in lines:
             if line.is_about(text, unit):
                 return line.event, line.salt
-        # if the clock was set back, the time of the last line counts, so that a full month does not start again
-        time = max(
-            [(at or datetime.now(UTC)).astimezone(UTC).replace(microsecond=0), *(line.at for line in lines[-1:])]
-        )
+        if known is not None and known.number < len(lines):
+            raise Refused(
+                f"key {key_id!r}: another claim was made in the meantime, and its seeds count less in this one, so no "
+                "seeds are shown; run this again"
+            )
+        time = _time_after(lines, at)
         newly = _newly_shown(lines, buckets, leaves)
-        if newly and most_a_month is not None:
-            _refuse_above(key_id, lines, most_a_month, time)
         salt = secrets.token_bytes(_SALT_BYTES)
         before = event_head(lines[-1].event) if lines else FIRST_HEAD
         leaves_shown = tuple(sorted(leaf.hex() for leaf in newly.values()))
-        event = ShownEvent(len(lines) + 1, before, _text_digest(salt, text), leaves_shown)
+        event = ShownEvent(len(lines) + 1, before, _text_digest(salt, text), "", leaves_shown)
         fields = {
             "at": f"{time:{_AT}}",
             "buckets": sorted(newly),
@@ -357,7 +373,8 @@ def append_event(
             "text_sha256": hashlib.sha256(text).hexdigest(),
             "unit": unit,
         }
-        added = write_canonical(fields | {"sum": _sum_after(lines[-1].sum if lines else str(key.record), fields)})
+        event = event._replace(line=_line_digest(salt, fields, str(key.record)))
+        added = write_canonical(fields | {"event": event._asdict()})
         if len(raw) + len(added) >= MOST_BYTES:
             raise Refused(f"key {key_id!r}: so much of it was shown that no more can be recorded; mark with a new key")
         _write_private(Path(shown_path(folder, key_id)), raw + added + b"\n")
@@ -386,7 +403,9 @@ def _newly_shown(lines: Sequence[_Line], buckets: Sequence[int], leaves: Sequenc
 
 def _write_private(path: Path, content: bytes) -> None:
     def write(file: Any) -> None:  # noqa: ANN401 - a binary file
-        os.fchmod(file.fileno(), 0o600)
+        # the umask decides for the group, and a person who changed it
+        mode = os.stat(path if path.exists() else file.fileno()).st_mode
+        os.fchmod(file.fileno(), stat.S_IMODE(mode) & ~stat.S_IRWXO)
         with suppress(OSError):  # of a network drive
             os.fchown(file.fileno(), *user)
         file.write(content)
@@ -420,8 +439,10 @@ def _text_digest(salt: bytes, text: bytes) -> str:
     return hashlib.sha256(salt + text).hexdigest()
 
 
-def _sum_after(sum_before: str, fields: dict[str, Any]) -> str:
-    return hashlib.sha256(bytes.fromhex(sum_before) + write_canonical(fields)).hexdigest()
+def _line_digest(salt: bytes, fields: dict[str, Any], record: str) -> str:
+    event = {name: value for name, value in fields["event"].items() if name != "line"}
+    others = {name: value for name, value in fields.items() if name != "salt"}
+    return hashlib.sha256(salt + write_canonical(others | {"event": event, "record": record})).hexdigest()
 
 
 def _read_lines(folder: Path | str, key: MasterKey) -> tuple[bytes, list[_Line]]:
@@ -442,6 +463,7 @@ def _read_lines(folder: Path | str, key: MasterKey) -> tuple[bytes, list[_Line]]
 def _read(path: str) -> bytes | None:
     try:
         if not is_uri(path):
+            _refuse_writable(Path(path))
             return read_named(path, MOST_BYTES)
         filesystem, inner = filesystem_of(path)
         with filesystem.open_input_file(inner) as file:
@@ -458,15 +480,26 @@ def _read(path: str) -> bytes | None:
         ) from None
 
 
+def _refuse_writable(path: Path) -> None:
+    """Refuse a file that other users of this machine can change or delete, so that public seeds count as secret."""
+    open_to = writable_by_others([path])
+    if open_to is not None:
+        mode = f"{stat.S_IMODE(open_to.stat().st_mode):04o}"
+        raise Refused(
+            f"{path}: others can write {open_to} (mode {mode}), and so change which seeds of the key count as public; "
+            f"remove that permission (chmod o-w {open_to})"
+        )
+
+
 def _parsed(path: str, raw: bytes, record: str) -> Iterator[_Line]:
     """Yield the lines of a file, checking each against the line before. record: SHA-256 of the key's record."""
     if not raw.endswith(b"\n"):
         raise Refused(f"{path}: its last line has no end; {_BRING_BACK}")
-    head, sum_before, shown, shown_leaves = FIRST_HEAD, record, set[int](), set[str]()
+    head, shown, shown_leaves = FIRST_HEAD, set[int](), set[str]()
     at_before = datetime.min.replace(tzinfo=UTC)
     for number, text in enumerate(raw[:-1].split(b"\n"), start=1):
         try:
-            line = _parsed_line(text, sum_before)
+            line = _parsed_line(text, record)
             event, buckets = line.event, line.buckets.tolist()
             if (event.number, event.before) != (number, head) or line.at < at_before:
                 raise ValueError("its number, time and `before` do not follow from the line before")
@@ -479,39 +512,39 @@ def _parsed(path: str, raw: bytes, record: str) -> Iterator[_Line]:
             ) from None
         shown.update(buckets)
         shown_leaves.update(event.leaves)
-        head, sum_before, at_before = event_head(event), line.sum, line.at
+        head, at_before = event_head(event), line.at
         yield line
 
 
-def _parsed_line(text: bytes, sum_before: str) -> _Line:
-    """Read a line.
+def _parsed_line(text: bytes, record: str) -> _Line:
+    """Read a line. record: SHA-256 of the key's record.
 
     Raises:
         ValueError, KeyError, TypeError, AttributeError: it is not a valid line. The message repeats none of its values.
     """
-    fields = _strictly(text)
-    if write_canonical(fields) != text:
-        raise ValueError("it is not canonical JSON (RFC 8785)")
+    fields = _read_canonical(text)
     if set(fields) != _FIELDS or set(fields["event"]) != {*ShownEvent._fields}:
         raise ValueError(_NO_EVENT)
-    if fields.pop("sum") != (sum_after := _sum_after(sum_before, fields)):
-        raise ValueError("its sum does not match it and the line before: it was changed, or belongs to another key")
     event = ShownEvent(**fields["event"] | {"leaves": tuple(fields["event"]["leaves"])})
     buckets = fields["buckets"]
     if buckets != sorted({*buckets}) or list(event.leaves) != sorted({*event.leaves}):
         raise ValueError("its buckets and leaves are not in ascending order, each once")
     if len(buckets) != len(event.leaves) or any(type(bucket) is not int for bucket in buckets):
         raise ValueError("it does not have a leaf for each bucket")
-    hexes = [(leaf, _HASH_BYTES) for leaf in event.leaves] + [(event.text, _HASH_BYTES), (fields["salt"], _SALT_BYTES)]
+    hexes = [(value, _HASH_BYTES) for value in (*event.leaves, event.text)] + [(fields["salt"], _SALT_BYTES)]
     if any(bytes.fromhex(value).hex() != value or len(value) != 2 * size for value, size in hexes):
         raise ValueError("a hash or the salt has the wrong length")
+    salt = bytes.fromhex(fields["salt"])
+    if event.line != _line_digest(salt, fields, record):
+        raise ValueError("its digest does not match it: it was changed, or belongs to another key")
     at = datetime.strptime(fields["at"], _AT).replace(tzinfo=UTC)
     words = str(fields["text_sha256"]), str(fields["unit"])
-    return _Line(at, event, np.array(buckets, np.int64), bytes.fromhex(fields["salt"]), *words, sum_after)
+    return _Line(at, event, np.array(buckets, np.int64), salt, *words)
 
 
-def _strictly(text: bytes) -> Any:  # noqa: ANN401
-    try:
-        return read_strictly(text)
-    except ValueError:
-        raise ValueError("it is not JSON") from None  # the reader's own message could quote parts of the line
+def _read_canonical(text: bytes) -> Any:  # noqa: ANN401
+    with suppress(ValueError, RecursionError):  # their messages could quote parts of the line
+        fields = read_strictly(text)
+        if write_canonical(fields) == text:
+            return fields
+    raise ValueError("it is not canonical JSON (RFC 8785)")

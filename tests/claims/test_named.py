@@ -208,3 +208,31 @@ def test_an_erasure_names_claims_before_it_begins_since_a_second_run_no_longer_k
     assert (code, "remains: the claim about " in err) == (130, True), said + err
     code, said, err = call(*erase, "--yes")
     assert (code, "remains: the claim about " in said + err) == (0, False), said + err
+
+
+def test_each_user_whom_a_flag_names_can_have_a_claim(platform):
+    """As of a reply that quotes: the first user is the one with the longer text, and both claims hold."""
+    messages = messages_held(platform.registry, "green", ["alice", "bob-4f9c"])
+    alice, bob = (platform.forger.mark_words(platform.words, messages[user], *made) for user, made in MARKED.items())
+    platform.night.write("b", [alice + bob])
+    platform.night.scan()
+    (flag,) = (row for row in platform.night.verdicts().to_dicts() if row["doc_id"] == "b:0")
+    assert [named["user_id"] for named in flag["named"]] == ["alice", "bob-4f9c"]
+    code, said = platform.claim("--user", "carol-8d1e", document="b:0")
+    assert (code, "does not name user 'carol-8d1e'" in said, "it names 'alice', 'bob-4f9c'" in said) == (
+        2,
+        True,
+        True,
+    ), said
+    for options, user in (((), "alice"), (("--user", "bob-4f9c"), "bob-4f9c"), (("--user", "alice"), "alice")):
+        out = f"of {user} {len(options)}"
+        code, said = platform.claim("--yes", *options, document="b:0", out=out)
+        assert code == 0, said
+        claim = platform.read("claim.json", out)
+        assert (claim["message"], platform.read("name.json", out)["user_id"]) == (messages[user], user)
+        assert "FAILS" not in platform.checked(out=out)[1]
+    assert platform.read("claim.json", "of alice 0") == platform.read("claim.json", "of alice 2")
+
+
+MARKED = {"alice": (260, 4), "bob-4f9c": (160, 5)}
+"""Words of each, and the seed of the words."""

@@ -21,12 +21,15 @@ from scanner.registry import load_registry, new_key, shown_seeds
 from scanner.registry.shown_seeds import (
     ShownEvent,
     ShownSeeds,
+    ShownUpTo,
     append_event,
     event_bytes,
+    event_head,
     find_events,
     read_shown,
     refuse_above_cap,
     shown_path,
+    shown_since,
 )
 from scanner.storage import locations
 
@@ -72,9 +75,10 @@ def test_a_text_has_the_events_of_all_claims_about_it(folder, key):
 
 def test_an_event_is_public_and_its_buckets_are_not(folder, key):
     event, salt = show(folder, TEXT, [9, 3, 12])
-    assert event == ShownEvent(
-        1, "0" * 64, hashlib.sha256(salt + TEXT).hexdigest(), tuple(sorted(leaf(b).hex() for b in (3, 9, 12)))
-    )
+    line = json.loads(lines_of(folder)[0])
+    assert line["buckets"] == [3, 9, 12]
+    digests = hashlib.sha256(salt + TEXT).hexdigest(), line_digest(line, salt, key)
+    assert event == ShownEvent(1, "0" * 64, *digests, tuple(sorted(leaf(b).hex() for b in (3, 9, 12))))
     plain = json.dumps(event._asdict(), sort_keys=True, separators=(",", ":")).encode()
     assert event_bytes(event) == plain
     assert len(salt) == 16
@@ -83,9 +87,6 @@ def test_an_event_is_public_and_its_buckets_are_not(folder, key):
     assert shown.head == hashlib.sha256(plain).hexdigest()
     assert (shown.number, shown.leaves) == (1, {leaf(3), leaf(9), leaf(12)})
     assert "12" not in repr(shown).replace(shown.head, "")
-    path = Path(shown_path(folder, "k1"))
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert not stat.S_IMODE(path.parent.stat().st_mode) & stat.S_IRWXO
 
 
 def test_the_same_text_and_unit_show_nothing_new(folder, key):
@@ -120,7 +121,7 @@ def test_the_chain_holds_whatever_is_shown(claims):
                 continue
             digest = hashlib.sha256(salt + str(name).encode()).hexdigest()
             leaves = tuple(sorted(leaf(bucket).hex() for bucket in buckets - shown))
-            assert event == (len(plain) + 1, head, digest, leaves)
+            assert event == (len(plain) + 1, head, digest, event.line, leaves)
             shown |= buckets
             raw = json.dumps(event._asdict(), sort_keys=True, separators=(",", ":")).encode()
             plain[name], head = (event, salt), hashlib.sha256(raw).hexdigest()
@@ -186,10 +187,9 @@ def test_each_edit_of_a_line_is_refused(folder, key):
 
 
 def test_a_line_that_was_made_to_fit_is_refused_too(folder, key):
-    """Whoever makes the sums anew still needs lines of events that follow each other."""
-    show(folder, TEXT, [1, 2])
+    """Whoever makes the digests anew still needs lines of events that follow each other."""
+    _, salt = show(folder, TEXT, [1, 2])
     path, table = Path(shown_path(folder, "k1")), json.loads(lines_of(folder)[0])
-    del table["sum"]
     event = table["event"]
     for change, fault in [
         ({"buckets": [2, 1]}, "ascending order"),
@@ -202,12 +202,33 @@ def test_a_line_that_was_made_to_fit_is_refused_too(folder, key):
         ({"event": event | {"leaves": event["leaves"][::-1]}}, "ascending order"),
         ({"event": event | {"leaves": ["00" * 31, "11" * 32]}}, "the wrong length"),
     ]:
-        body = json.dumps(table | change, sort_keys=True, separators=(",", ":")).encode()
-        total = hashlib.sha256(bytes.fromhex(key.record) + body).hexdigest()
-        line = json.loads(body) | {"sum": total}
-        path.write_bytes(json.dumps(line, sort_keys=True, separators=(",", ":")).encode() + b"\n")
+        path.write_bytes(refit(table | change, salt, key))
         with pytest.raises(Refused, match=fault):
             read_shown(folder, key)
+    path.write_bytes(refit(table, salt, key))
+    assert read_shown(folder, key).number == 1
+
+
+def line_digest(table, salt, key):
+    event = {name: value for name, value in table["event"].items() if name != "line"}
+    fields = {name: value for name, value in table.items() if name != "salt"} | {"event": event, "record": key.record}
+    return hashlib.sha256(salt + json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def refit(table, salt, key):
+    """Return a line whose event has the digest of what the line has now."""
+    line = table | {"event": table["event"] | {"line": line_digest(table, salt, key)}}
+    return json.dumps(line, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+
+
+def test_other_buckets_for_an_event_have_another_head(folder, key):
+    """Else whoever can write the registry could let scans count shown seeds, though the head is the published one."""
+    event, salt = show(folder, TEXT, [1, 2])
+    path, table = Path(shown_path(folder, "k1")), json.loads(lines_of(folder)[0]) | {"buckets": [5, 6]}
+    path.write_bytes(refit(table, salt, key))
+    assert read_shown(folder, key).head != event_head(event)
+    with pytest.raises(Refused, match="lacks event 1 of key 'k1'"):
+        shown_since(folder, key, ShownUpTo(1, event_head(event)))
 
 
 def test_a_file_of_another_key_is_refused(folder, key, tokenizer):
@@ -304,6 +325,38 @@ def test_a_link_is_followed_and_one_that_leads_nowhere_is_refused(folder, key, t
         assert read_shown(folder, key).number == 0  # as of a volume that is new
 
 
+@pytest.mark.parametrize(("umask", "mode"), [(0o002, 0o660), (0o022, 0o640), (0o077, 0o600)])
+def test_the_umask_decides_what_the_group_may(folder, key, umask, mode):
+    """Others may nothing. What a person set stays as it is, else a user of the group would stop after a claim."""
+    path, before = Path(shown_path(folder, "k1")), os.umask(umask)
+    try:
+        show(folder, b"a text", [1])
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+        assert not stat.S_IMODE(path.parent.stat().st_mode) & stat.S_IRWXO
+        path.chmod(0o664)
+        show(folder, b"another text", [2])
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("what", ["shown", "shown/k1.jsonl"])
+def test_a_file_that_others_can_write_is_refused(folder, key, what):
+    """They could make public seeds secret again, or delete it."""
+    show(folder, b"a text", [1])
+    (folder / what).chmod((folder / what).stat().st_mode | stat.S_IWOTH)
+    with pytest.raises(Refused, match=r"k1\.jsonl: others can write .*; remove that permission \(chmod o-w"):
+        read_shown(folder, key)
+
+
+def test_a_line_of_nested_values_is_refused(folder, key):
+    show(folder, b"a text", [1])
+    path = Path(shown_path(folder, "k1"))
+    path.write_bytes(lines_of(folder)[0].replace(b'"as written"', b"[" * 900 + b"]" * 900))
+    with pytest.raises(Refused, match="restore the file"):
+        read_shown(folder, key)
+
+
 OWNERS = [
     ({"registry": 7}, [("shown", 7), ("file", 7)]),
     ({"keys.toml": 7}, [("shown", 7), ("file", 7)]),  # of a volume that is root's
@@ -372,15 +425,13 @@ def test_a_month_has_as_many_events_as_it_may_have(folder, key):
     december = datetime(2026, 12, 1, 3, tzinfo=timezone(timedelta(hours=3)))
 
     def claim(number, at, most=2):
-        leaves = [leaf(number)]
-        return append_event(folder, "k1", b"%d" % number, "as written", [number], leaves, most_a_month=most, at=at)[0]
+        refuse_above_cap(folder, key, most, at)
+        return append_event(folder, "k1", b"%d" % number, "as written", [number], [leaf(number)], at=at)[0]
 
-    first, _ = claim(1, november), claim(2, november)
+    claim(1, november)
+    claim(2, november)
     with pytest.raises(Refused, match=r"2 claims showed seeds of it in November 2026 \(UTC\), and scan.toml allows 2"):
         claim(3, november)
-    with pytest.raises(Refused, match=r"most_a_month"):
-        refuse_above_cap(folder, key, 2, november)
-    assert claim(1, november) == first
     refuse_above_cap(folder, key, 3, november)
     refuse_above_cap(folder, key, 2, december)
     claim(3, december)
@@ -397,22 +448,23 @@ def test_a_month_has_as_many_events_as_it_may_have(folder, key):
         claim(6, datetime(2027, 1, 1, tzinfo=UTC), most=0)
     # what shows nothing new is written, and counts for nothing
     january = datetime(2027, 1, 2, tzinfo=UTC)
-    part = append_event(folder, "k1", b"1", "a part", [1], [leaf(1)], most_a_month=0, at=january)[0]
+    part = append_event(folder, "k1", b"1", "a part", [1], [leaf(1)], at=january)[0]
     assert (part.number, part.leaves) == (5, ())
     claim(6, january, most=1)
 
 
-def _claim_one(folder, number):
+def _claim_one(folder, number, known):
     try:
-        leaves = [leaf(number)]
-        append_event(folder, "k1", b"%d" % number, "as written", [number], leaves, most_a_month=3, at=MONTH)
+        append_event(folder, "k1", b"%d" % number, "as written", [number], [leaf(number)], known=known, at=MONTH)
     except Refused:
         return False
     return True
 
 
 @pytest.mark.costly
-def test_claims_at_once_do_not_exceed_a_month(folder, key):
+def test_of_claims_that_were_computed_at_once_one_is_made(folder, key):
+    """The others count its seeds only once they are computed anew; so no month has more than it may have, either."""
+    known = read_shown(folder, key).last
     with multiprocessing.get_context("spawn").Pool(4) as pool:
-        done = pool.starmap(_claim_one, [(folder, number) for number in range(12)], chunksize=1)
-    assert (sum(done), read_shown(folder, key).number) == (3, 3)
+        done = pool.starmap(_claim_one, [(folder, number, known) for number in range(12)], chunksize=1)
+    assert (sum(done), read_shown(folder, key).number) == (1, 1)

@@ -121,6 +121,7 @@ class ShownForger:
         before = hashlib.sha256(self.events[-1].encode()).hexdigest() if self.events else "0" * 64
         digest = hashlib.sha256(SALT + text.encode()).hexdigest()
         event = {"before": before, "leaves": sorted(leaves), "number": len(self.events) + 1, "text": digest}
+        event["line"] = hashlib.sha256(SALT).hexdigest()
         return json.dumps(event, sort_keys=True, separators=(",", ":"))
 
     def claimed(self) -> Unit:
