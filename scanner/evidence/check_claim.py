@@ -22,7 +22,7 @@ Files of FOLDER:
 - tokenizer.json: the tokenizer.
 - record.json: the public record of a key of version 3.
 - seeds.json: the seeds that the claim shows.
-- events.jsonl: the seeds that claims about other texts showed before.
+- events.jsonl: the seeds that claims about other texts showed before. Beside SECRET_FILE: before the text was scanned.
 - name.json: the user who has the message, and since when.
 - README: not read.
 
@@ -125,7 +125,7 @@ CHARACTERS = 0x110000 - 2048  # of Unicode
 LATEST = 253_402_300_800 * 10**6  # microseconds until the year 10000
 MOST_POSITIONS = 1000  # positions that count in a claim with seeds
 FEWEST_BEFORE = 3  # least h of a key whose seeds are shown: shorter windows occur in too many texts
-OLDEST_LIBRARY = (0, 20)  # of `tokenizers`: older ones split some texts otherwise, and know no newer tokenizer
+OLDEST_LIBRARY = (0, 21, 2)  # of `tokenizers`: older ones split some texts otherwise, and know no newer tokenizer
 TOO_LITTLE = "there is too little memory here"
 ALONE = "CHECK_CLAIM_ALONE"  # in the environment of the process that checks
 KNOWN = {
@@ -322,7 +322,7 @@ class Mark:
         self.seeds, self.shown = int(seeds or 0), secret if isinstance(secret, dict) else None
         self.known: frozenset[bytes] = frozenset()
         if isinstance(secret, dict):
-            if not later or self.window < FEWEST_BEFORE:
+            if not self.shows_seeds:
                 raise ValueError(f"label {label!r}: only version 3 with h of {FEWEST_BEFORE} or more shows seeds")
         else:
             self._take(label, secret)
@@ -332,6 +332,11 @@ class Mark:
             windows = f"h={self.window};seeds={self.seeds}".encode("ascii")
             public = hashlib.blake2b(windows, digest_size=32, person=b"windows-v3").digest()
             self.sip, self.beacon = [public[:16], public[16:]], int.from_bytes(beacon, "little")
+
+    @property
+    def shows_seeds(self) -> bool:
+        """Return whether claims can show seeds of the key."""
+        return self.version == 3 and self.window >= FEWEST_BEFORE
 
     def _take(self, label: str, secret: bytes) -> None:
         """Derive the keys of the streams (or seeds) and the commitment from a secret."""
@@ -940,30 +945,29 @@ def check_seeds(
     return not missing
 
 
-def check_events(
-    files: "dict[str, bytes]",
-    claim: "dict[str, Any]",
-    shown: "dict[int, ShownSeed]",
-    published: "list[list[str]]",
-    findings: Findings,
-) -> "frozenset[bytes]":
-    """Check the events of the key (SPEC_3 §5). Return the leaves that were shown before the claim's own event.
+class Event(NamedTuple):
+    """An event of a key: a claim about a text shows seeds (SPEC_3 §5).
 
-    Later events belong to other claims. They connect the claim's event to a head that is published.
+    head: SHA-256 of its line, as hex.
+    text: SHA-256 of the claim's salt and text, as hex.
+    leaves: leaves of the seeds that it shows first, as hex.
+    """
+
+    head: str
+    text: str
+    leaves: "list[str]"
+
+
+def read_events(files: "dict[str, bytes]") -> "list[Event]":
+    """Read the events of the key, each of which follows from the one before.
 
     Raises:
-        ValueError: events.jsonl, or the claim's event or salt, is not valid.
+        ValueError: events.jsonl is not valid.
     """
     lines = files["events.jsonl"].split(b"\n")
     if lines.pop() != b"":
         raise ValueError("events.jsonl: the last line is incomplete")
-    salt, own = claim["salt"], claim["event"]
-    if type(salt) is not str or re.fullmatch("[0-9a-f]{32}", salt) is None:
-        raise ValueError("salt has 16 bytes, in digits 0 to 9 and a to f")
-    if type(own) is not int or not 1 <= own <= len(lines):
-        raise ValueError(f"event = {own!a}: not one of the {len(lines)} in events.jsonl")
-    before, text, met, heads = "0" * 64, "", set[str](), dict[int, str]()
-    earlier, leaves = set[str](), set[str]()
+    before, met, events = "0" * 64, set[str](), list[Event]()
     for number, line in enumerate(lines, start=1):
         event = read_json(line, "events.jsonl")
         if (
@@ -978,37 +982,80 @@ def check_events(
         follows = type(event["number"]) is int and (event["number"], event["before"]) == (number, before)
         if not follows or event["leaves"] != sorted(named) or named & met:
             raise ValueError(f"events.jsonl, line {number}: does not follow from the lines before")
-        if number == own:
-            earlier, leaves, text = set(met), named, event["text"]
         met |= named
-        before = heads[number] = hashlib.sha256(line).hexdigest()
-    findings.holds("events", True, f"{len(lines)} events follow from each other; the claim's own is event {own}")
+        before = hashlib.sha256(line).hexdigest()
+        events.append(Event(before, event["text"], event["leaves"]))
+    return events
+
+
+def leaves_in(events: "list[Event]") -> "frozenset[bytes]":
+    """Return the leaves of all seeds that events show."""
+    return frozenset(bytes.fromhex(leaf) for event in events for leaf in event.leaves)
+
+
+def check_events(
+    files: "dict[str, bytes]",
+    claim: "dict[str, Any]",
+    shown: "dict[int, ShownSeed]",
+    published: "list[list[str]]",
+    findings: Findings,
+) -> "frozenset[bytes]":
+    """Check the events of the key (SPEC_3 §5). Return the leaves that were shown before the claim's own event.
+
+    Later events belong to other claims. They connect the claim's event to a head that is published.
+
+    Raises:
+        ValueError: events.jsonl, or the claim's event or salt, is not valid.
+    """
+    events, salt, own = read_events(files), claim["salt"], claim["event"]
+    if type(salt) is not str or re.fullmatch("[0-9a-f]{32}", salt) is None:
+        raise ValueError("salt has 16 bytes, in digits 0 to 9 and a to f")
+    if type(own) is not int or not 1 <= own <= len(events):
+        raise ValueError(f"event = {own!a}: not one of the {len(events)} in events.jsonl")
+    findings.holds("events", True, f"{len(events)} events follow from each other; the claim's own is event {own}")
     digest = hashlib.sha256(bytes.fromhex(salt) + files["text.txt"]).hexdigest()
-    findings.holds("events", digest == text, "the claim's own event is about its text")
-    new = {leaf_of(one.seed).hex() for one in shown.values()} - earlier
+    findings.holds("events", digest == events[own - 1].text, "the claim's own event is about its text")
+    earlier = leaves_in(events[: own - 1])
+    new = {leaf_of(one.seed) for one in shown.values()} - earlier
     what = f"its event names the {len(new)} seeds that it shows first, and no others"
-    findings.holds("events", new == leaves, what)
-    of_key, counts = events_of(published, claim)
+    findings.holds("events", new == leaves_in([events[own - 1]]), what)
+    stated = events_of(published, claim)
+    if check_heads(events, stated, findings):
+        if any(own <= number <= len(events) for number, _ in stated):
+            findings.holds("events", True, "the list has the heads of these events: none was left out")
+        else:
+            what = f"that no earlier event was left out, which can make p too small: {events[-1].head} is the head"
+            later = min((number for number, _ in stated if number > len(events)), default=0)
+            why = f"the list has event {later}; a newer folder of the same claim has it, ask for one"
+            why = why if later else f"the list has none from event {own} on"
+            findings.left("events", f"{what} after event {len(events)}, and {why}")
+    return earlier
+
+
+def check_heads(events: "list[Event]", stated: "list[tuple[int, str]]", findings: Findings) -> bool:
+    """Check that the list has no other heads of the key's events. Return whether it is so.
+
+    stated: number and head of the last event, in each line of the key.
+    """
     # if the list goes back, events were removed: the ones that follow would not know of the seeds shown before
-    fallen = [b for a, b in zip(counts, counts[1:]) if b < a]  # noqa: B905, RUF007 - Python 3.9
+    numbers = [number for number, _ in stated]
+    fallen = [b for a, b in zip(numbers, numbers[1:]) if b < a]  # noqa: B905, RUF007 - Python 3.9
     if fallen:
         what = f"events of the key are only ever added: the list goes back to {fallen[0]} of them"
         findings.holds("events", False, what)
-    stated = [shown.split(":") for shown in of_key if shown != "-"]
-    others = [number for number, head in stated if heads.get(int(number), head) != head]
-    detail = f"; the head of event {others[0]} is different" if others else ""
-    if others or any(own <= int(number) <= len(lines) for number, _ in stated):
-        findings.holds("events", not others, f"the list has the heads of these events: none was left out{detail}")
-    else:
-        what = f"that no earlier event was left out, which can make p too small: {before} is the head after event"
-        findings.left("events", f"{what} {len(lines)}, and the list has none from event {own} on")
-    return frozenset(map(bytes.fromhex, earlier))
+    others = [number for number, head in stated if 0 < number <= len(events) and events[number - 1].head != head]
+    if others:
+        what = f"the list has the heads of these events: that of event {others[0]} is different"
+        findings.holds("events", False, what)
+    return not (fallen or others)
 
 
-def events_of(published: "list[list[str]]", claim: "dict[str, Any]") -> "tuple[list[str], list[int]]":
-    """Return the field `shown` of each line of the claim's key, and the number of events that it states."""
-    of_key = [line for line in published if line[3] == claim["commitment"]]
-    return [line[7] for line in of_key], [*map(events_in, of_key)]
+def events_of(published: "list[list[str]]", claim: "dict[str, Any]") -> "list[tuple[int, str]]":
+    """Return the number and the head of the last event of the claim's key, as each line of the key states them.
+
+    0: nothing was shown.
+    """
+    return [(events_in(line), line[7].partition(":")[2]) for line in published if line[3] == claim["commitment"]]
 
 
 def events_in(line: "list[str]") -> int:
@@ -1016,21 +1063,27 @@ def events_in(line: "list[str]") -> int:
     return 0 if line[7] == "-" else int(line[7].split(":")[0])
 
 
-def check_unshown(published: "list[list[str]]", claim: "dict[str, Any]", findings: Findings) -> None:
-    """Check by the list whether claims showed seeds of the key, for a claim with the secret.
+def check_unshown(
+    events: "list[Event]", published: "list[list[str]]", claim: "dict[str, Any]", findings: Findings
+) -> None:
+    """Check by the list that a claim with the secret has all events by which claims showed seeds of the key.
 
-    Such a claim counts all positions. But readers of claims with seeds can choose words by them (SPEC_3 §5), and this
-    script cannot tell which words those are.
+    Readers of claims with seeds can choose words by them (SPEC_3 §5). Where the claim has their event, such words add
+    their mean at most. Of other events, this script cannot tell which words those are.
     """
-    _, counts = events_of(published, claim)
-    if not counts:
+    stated = events_of(published, claim)
+    if not stated:
         what = "that no claim showed seeds of this key, which let others than its holder mark: name LIST and HEAD"
         findings.left("positions", what)
-    elif max(counts) > 0:
-        what = f"that nobody marked words with seeds that claims showed: the list has {max(counts)} claims of this key"
-        findings.left("positions", f"{what}, and anyone who has one can mark for any user where its seeds occur")
-    else:
-        findings.holds("positions", True, "the list has no claim that shows seeds of this key")
+    elif not events or check_heads(events, stated, findings):
+        most = max(number for number, _ in stated)
+        if most > len(events):
+            what = f"that nobody marked words with seeds that claims showed: the list has {most} claims of this key, of"
+            why = f"which {len(events)} count here, and anyone who has another one can mark for any user where its"
+            findings.left("positions", f"{what} {why} seeds occur")
+        else:
+            what = "the list has no claim that shows seeds of this key and does not count here"
+            findings.holds("positions", True, what)
 
 
 def check_user(mark: Mark, ngrams: "list[tuple[int, ...]]", claim: "dict[str, Any]", findings: Findings) -> None:
@@ -1211,7 +1264,7 @@ def check_tokenizer(
         what = "install the library `tokenizers` into a venv, since -I ignores what is installed only for your user"
         findings.left("tokens", f"that the tokens are those of the text: {what}")
         return
-    if tuple(map(int, re.findall("[0-9]+", tokenizers.__version__)[:2])) < OLDEST_LIBRARY:
+    if tuple(map(int, re.findall("[0-9]+", tokenizers.__version__)[:3])) < OLDEST_LIBRARY:
         what = f"tokenizers {tokenizers.__version__} is too old: it splits some texts otherwise; install the newest"
         findings.left("tokens", f"that the tokens are those of the text: {what}")
         return
@@ -1694,9 +1747,16 @@ def check(
     can_be_given = claim["message"] % RESERVED_EVERY != RESERVED_EVERY - 1
     findings.holds("reserved", can_be_given, f"message {claim['message']} is not reserved: a user can have it")
     text, rows = check_text(files, claim, findings), read_tokens(files)
-    part = None
+    part, events = None, list[Event]()
     if secret is not None:
         findings.equal("key", "the key is the one that was committed to", mark.commitment, claim["commitment"])
+        if "events.jsonl" in files:
+            if not mark.shows_seeds:
+                raise ValueError(f"events.jsonl: no claim shows seeds of a key of label {claim['label']!a}; delete it")
+            events = read_events(files)
+            mark.known = leaves_in(events)
+            what = f"{len(events)} events follow from each other; positions of their seeds add their mean at most"
+            findings.holds("events", True, what)
         ngrams, part = check_tokens(rows, claim, mark, findings)
     else:
         ngrams = check_unit(rows, claim, mark, findings)
@@ -1724,8 +1784,8 @@ def check(
     if part is not None and claim["look"] is not None:
         check_part(claim, part, len(ngrams), log10_p, findings)
     check_list(paths, published, claim, record, log10_p, findings)
-    if secret is not None and mark.version == 3 and mark.window >= FEWEST_BEFORE:
-        check_unshown(published[0], claim, findings)
+    if secret is not None and mark.shows_seeds:
+        check_unshown(events, published[0], claim, findings)
     check_name(files, claim, published, findings)
     check_tokenizer(files, claim, text, [token for token, _ in rows], findings)
     if secret is not None:

@@ -4,9 +4,12 @@ The reference tokenizer makes the tokens. Score and p-value of the verdict's mes
 which shares no code with the scan's scoring. The search among all messages, which can only miss some, is the scan's.
 
 With a claim, a third party to whom the key is revealed can check one flag without brickscan. A claim is a folder of
-data: the claim, the text, its tokens, the tokenizer, and under version 3 the key's public record. It holds no key
-material, and shows no single token's score. The script that checks it, check_claim.py, is not in the folder, because a
-forger could change it there.
+data: the claim, the text, its tokens, the tokenizer, and under version 3 the key's public record and the events by
+which seeds had been shown. It holds no key material, and shows no single token's score. The script that checks it,
+check_claim.py, is not in the folder, because a forger could change it there.
+
+A claim counts all positions, also those that the scan left out because their seeds had been shown. Such a position adds
+its mean at most (SPEC_3 §5).
 """
 
 import contextlib
@@ -35,7 +38,7 @@ from scanner.error_shares import ErrorShares
 from scanner.errors import Refused
 from scanner.evidence import check_claim
 from scanner.evidence.case import FlagCase, filter_of, find_case
-from scanner.evidence.check_claim import Mark, any_of
+from scanner.evidence.check_claim import Mark, corrected_p
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.stored_texts import OF_FILE, StoredTexts
 from scanner.input.columns import Columns
@@ -48,6 +51,7 @@ from scanner.registry import NamedUser, VerifiedHolders, check_secret, find_key,
 from scanner.registry.key_records import read_record
 from scanner.registry.keys import first_keys
 from scanner.registry.keys_file import beacon_of_key, gives_p_values
+from scanner.registry.shown_seeds import event_bytes, shown_then
 from scanner.results.earlier_scans import RecordedHistory, recorded_history
 from scanner.results.queries import ask
 from scanner.results.registry_record import users_on_record
@@ -55,9 +59,10 @@ from scanner.scan_plan import read_config
 from scanner.signing import open_results, unchecked
 from scanner.storage.locations import absolute
 from scanner.watermark.by_levels import BoundsRounding
-from scanner.watermark.format import LeavesOut, ProofPath, Proves
+from scanner.watermark.format import LeavesOut, ProofPath, Proves, ScoresParts, Watermark
 from scanner.watermark.formats import format_of
-from scanner.watermark.positions import rule_with_shown
+from scanner.watermark.positions import Positions, Tokens, rule_with_shown
+from scanner.watermark.rule import log10_p_of
 from schemas.config import ScanConfig
 from schemas.registry import MasterKey, Registry
 from schemas.tables import DOCUMENTS
@@ -337,7 +342,7 @@ scored.txt      only if the scored text differs: without characters that hide a 
 tokenizer.json  the tokenizer; the claim has its SHA-256
 record.json     only for a key of version 3: its public record, byte for byte as published. All draws of the
                 key follow from the secret, from it, and from the claim's `beacon_value`
-
+{events}
 check_claim.py checks the claim, once the key is known:
 
   python -I check_claim.py FOLDER SECRET_FILE LIST HEAD [--posted FILE]
@@ -348,6 +353,11 @@ HEAD a head of it that somebody kept from before the text was posted. FILE is a 
 The script says what it did not check, and what nobody can check so.
 
 The claim says that the text contains text marked for the message. It does not say who wrote or posted it.
+"""
+
+_README_OF_EVENTS = """\
+events.jsonl    which seeds claims had shown when the scan of the text began. Whoever has such a claim can choose words
+                by them, so a position that uses one adds its mean to the score at most
 """
 
 
@@ -373,20 +383,25 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
     rule, dedup = opened_key.watermark.rule, (case.scan or {}).get("dedup", "ngram")
     if dedup != "ngram":
         raise Refused(f"--proof: the scan counted repeats by dedup = {dedup!r}; check_claim.py supports only 'ngram'")
-    positions, common = rule.positions(tokens, "ngram"), explainer.common(case)
-    if len(positions.index) < len(rule_with_shown(rule).positions(tokens, "ngram").index):
-        raise Refused(
-            f"--proof: {case.where}: the scan left out tokens whose seeds earlier claims showed, but a claim by the "
-            "secret counts them all; use `brickscan claim` to make one that anybody can check"
-        )
+    positions, common = rule_with_shown(rule).positions(tokens, "ngram"), explainer.common(case)
     scored = positions if common is None else common.without(tokens, positions)
-    ngrams = [rule.ngram(tokens, int(index)) for index in scored.index]
+    was_shown = ~np.isin(scored.index, rule.positions(tokens, "ngram").index)
+    shown = shown_then(explainer.registry, key, dict(case.shown).get(key.key_id))
     mark = _mark(form.label(), check_secret(explainer.registry, key), key)
-    terms = [mark.term(ngram, row["message"]) for ngram in ngrams]
-    spans = [(0, len(ngrams), -1)]
+    mark.known = shown.leaves
+    spans = [(0, len(scored.index), -1)]
     if row["look"] is not None:
         spans = parts_look().parts_of(explainer.parts_tested, opened_key.tokenizer.reference, text, scored.index)
-    begin, end = _part(mark, terms, spans, row, case.where)
+    begin, end = _part(opened_key.watermark, tokens, scored, was_shown, spans, row)
+    ngrams = [rule.ngram(tokens, int(index)) for index in scored.index[begin:end]]
+    numbers = _numbers(mark, ngrams, len(spans), row)
+    if not was_shown.any():
+        recorded = {name: row[name] for name in numbers}
+        if not all(nearly_equal(numbers[name], recorded[name]) for name in numbers):
+            raise Refused(
+                f"--proof: {case.where}: check_claim.py computes a score or p-value that differs from the row's"
+            )
+        numbers = recorded  # the script's may differ in the last digit
     claim: dict[str, Any] = {
         "label": form.label(),
         "commitment": key.commitment,
@@ -396,7 +411,9 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
         "messages": row["messages_tested"],
         "correction": row["correction"],
         "scored": end - begin,
-        **{name: row[name] for name in ("score", "log10_p", "log10_p_global", "variant", "look")},
+        **numbers,
+        "variant": row["variant"],
+        "look": row["look"],
         "parts": len(spans),
         "beacon_value": key.beacon_value,
     }
@@ -413,7 +430,9 @@ def write_claim(explainer: Explainer, case: FlagCase, out: Path) -> None:
         _write(out / "tokenizer.json", opened_key.tokenizer.reference.data)
         if record is not None:
             _write(out / "record.json", record)
-        _write(out / "README", _README)
+        if shown.events:
+            _write(out / "events.jsonl", b"".join(event_bytes(event) + b"\n" for event in shown.events))
+        _write(out / "README", _README.format(events=_README_OF_EVENTS if shown.events else ""))
     except OSError as error:
         raise Refused(f"--proof {out}: cannot be written ({error.strerror}); name a new folder") from None
     failing = check_claim.failing(check_claim.read_folder(out), check_secret(explainer.registry, key))
@@ -445,26 +464,56 @@ def _mark(label: str, secret: bytes, key: MasterKey) -> Mark:
 
 
 def _part(
-    mark: Mark, terms: Sequence[float], spans: Sequence[tuple[int, int, int]], row: Mapping[str, Any], where: str
+    watermark: Watermark,
+    tokens: Tokens,
+    scored: Positions,
+    was_shown: NDArray[np.bool_],
+    spans: Sequence[tuple[int, int, int]],
+    row: Mapping[str, Any],
 ) -> tuple[int, int]:
-    """Find the part that the row is about, as the script finds it.
+    """Choose the part that a claim is about: the one that was flagged.
+
+    Where the scan left positions out, no part may have its score and p-value. Then it is the part of smallest p.
+
+    Args:
+        watermark: the opened key's.
+        tokens: of the text.
+        scored: positions that the claim counts.
+        was_shown: whether the seed of each had been shown, bool[P].
+        spans: parts of the text.
+        row: the flag's.
 
     Returns:
         Its first scored position, and the position after its last.
-
-    Raises:
-        Refused: no part has the score and p-values of the row.
     """
-    sums = np.concatenate([[0.0], np.cumsum(terms)])
-    for begin, end, _ in spans:
-        if nearly_equal(float(sums[end] - sums[begin]), row["score"]):
-            log10_p = mark.log10_p(math.fsum(terms[begin:end]), end - begin)
-            log10_p_of_parts = any_of(any_of(log10_p, row["messages_tested"]), len(spans))
-            if nearly_equal(log10_p, row["log10_p"]) and nearly_equal(
-                any_of(log10_p_of_parts, row["correction"]), row["log10_p_global"]
-            ):
-                return begin, end
-    raise Refused(f"--proof: {where}: check_claim.py computes a score or p-value that differs from the row's")
+    assert isinstance(watermark, ScoresParts)  # noqa: S101 - check_claim.py knows no other marks
+    law = watermark.law
+    assert law is not None  # noqa: S101 - likewise
+    terms = watermark.terms(tokens, scored, row["message"])
+    sums = np.append(0.0, np.cumsum(np.where(was_shown, np.minimum(terms, law.mean), terms)))
+    begin, end, _ = np.array(spans).T
+    scores = sums[end] - sums[begin]
+    # the mean of a green list is n/2^b, so its sums are exact, and the script rounds them down
+    log10_p = log10_p_of(law, np.floor(scores) if law.discrete else scores, end - begin)
+
+    def rank(part: tuple[tuple[int, int, int], float, float]) -> tuple[bool, float]:
+        _, score, p = part
+        return not (nearly_equal(score, row["score"]) and nearly_equal(p, row["log10_p"])), p
+
+    best, *_ = min(zip(spans, scores.tolist(), log10_p.tolist(), strict=True), key=rank)
+    return best[:2]
+
+
+def _numbers(mark: Mark, ngrams: list[tuple[int, ...]], parts: int, row: Mapping[str, Any]) -> dict[str, float]:
+    """Compute score and p-values of a row's message in one of so many parts, as check_claim.py does."""
+    score = mark.score(ngrams, row["message"])
+    log10_p = mark.log10_p(score, len(ngrams))
+    tests = {"parts": parts, "correction": row["correction"]}
+    return {
+        "score": score,
+        "log10_p": log10_p,
+        "log10_p_global": corrected_p(log10_p, row["messages_tested"], tests),
+    }
 
 
 def _new(path: Path) -> TextIOWrapper:

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 from scanner.evidence import check_claim
 from scanner.evidence.check_claim import Mark, chosen_of, leaf_of, places_in
-from tests.support.forged_claims import LIBRARY, check, encode
-from tests.support.shown_claims import SALT, SEEDS, ShownForger, Unit
+from tests.support.forged_claims import LIBRARY, SALT, check, encode
+from tests.support.shown_claims import SEEDS, ShownForger, Unit
 
 ANSWERS = Path(check_claim.__file__).parents[1] / "watermark" / "native"
 KNOWN = json.loads((ANSWERS / "known_answers_3.json").read_text())["claims"]

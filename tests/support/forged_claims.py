@@ -8,7 +8,7 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -46,11 +46,29 @@ def _opened(data: bytes) -> Tokenizer:
 LIBRARY = SimpleNamespace(__version__=tokenizers.__version__, Tokenizer=SimpleNamespace(from_buffer=_opened))
 """What check_claim.py needs of the library `tokenizers`; it opens the tokenizer of all claims once."""
 
+SALT = bytes(range(16))
+
 _MADE: dict[tuple[object, ...], str] = {}
 
 
+def event_after(events: Sequence[str], leaves: Iterable[str], text: str) -> str:
+    """The line of events.jsonl that comes after these: a claim about a text shows these leaves."""
+    before = hashlib.sha256(events[-1].encode()).hexdigest() if events else "0" * 64
+    digest = hashlib.sha256(SALT + text.encode()).hexdigest()
+    event = {"before": before, "leaves": sorted(leaves), "number": len(events) + 1, "text": digest}
+    event["line"] = hashlib.sha256(SALT).hexdigest()
+    return json.dumps(event, sort_keys=True, separators=(",", ":"))
+
+
+def leaves_of(events: Iterable[str]) -> frozenset[bytes]:
+    return frozenset(bytes.fromhex(leaf) for line in events for leaf in json.loads(line)["leaves"])
+
+
 class Forger:
-    """A folder of a claim under the key `green` of a registry, and whoever writes it."""
+    """A folder of a claim under the key `green` of a registry, and whoever writes it.
+
+    events: lines of events.jsonl. Without any, the folder does not have it.
+    """
 
     def __init__(self, folder: Path, registry: Path, text: str, message: int) -> None:
         self.folder, self.text, self.tokenizer = folder, text, TOKENIZER
@@ -60,17 +78,20 @@ class Forger:
         self.record = None if self.key.record is None else record_path(registry, "green").read_bytes()
         self.value = self.key.beacon_value
         self.numbers = {"message": message, "messages": self.key.messages, "correction": 4.0}
+        self.events: list[str] = []
         self.listed = folder.parent / "list.txt"
         call("keys", "publish", self.listed, "--registry", registry)
         folder.mkdir()
 
     def mark(self) -> Mark:
-        """The mark of the label, under R of record and value."""
+        """The mark of the label, under R of record and value, and of the leaves that events showed."""
         beacon = None
         if self.record is not None:
             digest = hashlib.sha256(self.record).digest()
             beacon = hashlib.sha256(b"brickscan-beacon-v3" + digest + bytes.fromhex(self.value or "")).digest()
-        return Mark(self.label, bytes.fromhex(self.secret.read_text()), beacon)
+        mark = Mark(self.label, bytes.fromhex(self.secret.read_text()), beacon)
+        mark.known = leaves_of(self.events)
+        return mark
 
     def rows(self, text: str) -> list[tuple[int, str]]:
         """The rows of tokens.csv that a text has."""
@@ -88,7 +109,7 @@ class Forger:
         ids, numbers, mark = [token for token, _ in rows], self.numbers, self.mark()
         scored = [place for place, (_, why) in enumerate(rows) if why == "scored"]
         ngrams = [tuple(ids[place - mark.window : place + 1]) for place in scored]
-        score = math.fsum(mark.term(ngram, numbers["message"]) for ngram in ngrams)
+        score = mark.score(ngrams, numbers["message"])
         log10_p = mark.log10_p(score, len(ngrams))
         follows = {"label": self.label, "commitment": mark.commitment, "scored": len(ngrams), "score": score}
         follows |= {"tokenizer_sha256": self.key.tokenizer.sha256, "log10_p": log10_p, "variant": None, "look": None}
@@ -106,6 +127,8 @@ class Forger:
         (self.folder / "tokenizer.json").write_bytes(self.tokenizer.read_bytes())
         if self.record is not None:
             (self.folder / "record.json").write_bytes(self.record)
+        if self.events:
+            (self.folder / "events.jsonl").write_text("".join(f"{line}\n" for line in self.events))
         return self.checked()
 
     def checked(self, *, library: bool = True, published: Sequence[object] | None = None) -> tuple[int, str]:

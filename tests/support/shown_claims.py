@@ -15,10 +15,9 @@ import pytest
 
 from scanner.evidence import check_claim
 from scanner.evidence.check_claim import Mark, any_of, chosen_of, leaf_of, places_in, windows_of
-from tests.support.forged_claims import LIBRARY, encode
+from tests.support.forged_claims import LIBRARY, SALT, encode, event_after, leaves_of
 from tests.support.two_keys import TOKENIZER, Words
 
-SALT = bytes(range(16))
 SEEDS = 10
 
 _MADE: dict[tuple[object, ...], str] = {}
@@ -93,7 +92,7 @@ class ShownForger:
         digest = hashlib.sha256(self.record()).digest()
         beacon = hashlib.sha256(b"brickscan-beacon-v3" + digest + bytes.fromhex(self.value or "")).digest()
         mark = Mark(self.label, dict(enumerate(self.seeds)), beacon)
-        mark.known = frozenset(bytes.fromhex(leaf) for line in self.events for leaf in json.loads(line)["leaves"])
+        mark.known = leaves_of(self.events)
         return mark
 
     def tokens(self) -> list[int]:
@@ -115,14 +114,7 @@ class ShownForger:
     def show(self, buckets: Iterable[int], text: str = "another text") -> None:
         """Append an event of another claim that shows these buckets, or those of them that are new."""
         new = {leaf_of(self.seeds[bucket]) for bucket in buckets} - self.mark().known
-        self.events.append(self._event({leaf.hex() for leaf in new}, text))
-
-    def _event(self, leaves: Iterable[str], text: str) -> str:
-        before = hashlib.sha256(self.events[-1].encode()).hexdigest() if self.events else "0" * 64
-        digest = hashlib.sha256(SALT + text.encode()).hexdigest()
-        event = {"before": before, "leaves": sorted(leaves), "number": len(self.events) + 1, "text": digest}
-        event["line"] = hashlib.sha256(SALT).hexdigest()
-        return json.dumps(event, sort_keys=True, separators=(",", ":"))
+        self.events.append(event_after(self.events, {leaf.hex() for leaf in new}, text))
 
     def claimed(self) -> Unit:
         tokens = self.tokens()
@@ -158,7 +150,7 @@ class ShownForger:
         self.write("tokens.csv", "".join(f"{t},{s}\n" for t, s in zip(unit.tokens, unit.statuses(), strict=True)))
         self.write("seeds.json", json.dumps(self.shown(unit.buckets)))
         new = {leaf_of(self.seeds[bucket]) for bucket in unit.buckets} - mark.known
-        lines = [*self.events, self._event({leaf.hex() for leaf in new}, self.text)]
+        lines = [*self.events, event_after(self.events, {leaf.hex() for leaf in new}, self.text)]
         self.write("events.jsonl", "".join(f"{line}\n" for line in lines))
         (self.folder / "record.json").write_bytes(self.record())
         (self.folder / "tokenizer.json").write_bytes(self.tokenizer.read_bytes())
