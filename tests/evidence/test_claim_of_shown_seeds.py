@@ -666,6 +666,7 @@ def test_published_heads_tell_that_no_event_was_left_out(forger):
         found, said = forger.checked(*forger.publish(*((record, one) for one in shown)))
         assert found == code, said
         assert (NO_HEAD in said) == (code == 3)
+        assert ("the list has event 3; a newer folder of the same claim has it" in said) == (shown == [f"3:{OTHER}"])
         assert ("the list has the heads of these events" in said) == (code != 3)
     for shown in ([f"3:{OTHER}", f"2:{own}"], [f"2:{own}", "-"], ["-", f"2:{own}", f"1:{first}"]):
         answer = forger.checked(*forger.publish(*((record, one) for one in shown)))
@@ -930,12 +931,15 @@ def test_an_old_library_makes_no_claim_void(forger, monkeypatch):
 
 
 def test_a_library_that_splits_texts_otherwise_makes_no_claim_void(forger, monkeypatch):
-    """Up to 0.15.0 it reads `<s>` of a text as a control token, and up to 0.18 it leaves out `ignore_merges`."""
+    """Up to 0.15.0 it reads `<s>` of a text as a control token, up to 0.18 it leaves out `ignore_merges`.
+
+    Up to 0.21.1 it knows no letters of Unicode 15.
+    """
     forger.claim()
     other = SimpleNamespace(no_truncation=bool, no_padding=bool, encode=lambda *_, **__: SimpleNamespace(ids=[1, 2]))
     monkeypatch.setattr(LIBRARY.Tokenizer, "from_buffer", lambda data: other)
     assert forger.checked()[0] == 1
-    for release in ("0.13.3", "0.15.2", "0.19.0rc1"):
+    for release in ("0.13.3", "0.15.2", "0.19.0rc1", "0.20.3", "0.21.1"):
         monkeypatch.setattr(LIBRARY, "__version__", release)
         code, said = forger.checked()
         assert (code, "FAILS" in said, f"tokenizers {release} is too old" in said) == (3, False, True), said
