@@ -9,8 +9,8 @@ seeds are never marked or scored again. A claim is therefore made in this order:
 4. `refuse_if_changed` checks that the registry still agrees with the claim, because hours may have passed.
 5. `write` puts the folder in its place in one step.
 
-After an interruption, all steps can be repeated. A text and unit that already have an event keep it, and nothing more
-is shown.
+After an interruption, all steps can be repeated. A claim whose seeds an event of its text already shows keeps that
+event, and nothing more is shown.
 """
 
 import csv
@@ -55,7 +55,7 @@ from scanner.registry.shown_seeds import (
     append_event,
     event_bytes,
     event_head,
-    find_event,
+    read_event,
     read_shown,
     refuse_above_cap,
     shown_since,
@@ -127,7 +127,7 @@ class PreparedClaim(NamedTuple):
     files: files of the folder that do not depend on an event, by their names.
     ids: tokens of the unit.
     seeds: shown seeds, with their paths.
-    event: number of the event of an earlier claim about the same unit. None: there is none.
+    event: number of the event of an earlier claim about the text, which showed all seeds. None: there is none.
     newly: how many of the seeds no earlier claim showed.
     known: last event by which seeds had been shown when the claim was computed.
     last_read: when the newest scan under the key began.
@@ -196,7 +196,7 @@ def prepare(config: Path, document: str, published: Path | None, user_id: str | 
     last_read = _last_read(explainer, key)
     refuse_unread(explainer.registry, last_read)
     shown = read_shown(explainer.registry, key)
-    unit = choose_unit(explainer, case, opened_key, record, shown)
+    unit, number = choose_unit(explainer, case, again.case, opened_key, record, shown)
     if unit.variant != case.row["variant"]:
         text, tokens, _ = explainer.scored_text(case.as_written)
     share = record.looks[look_of_record(unit.look, unit.variant)]
@@ -234,9 +234,8 @@ def prepare(config: Path, document: str, published: Path | None, user_id: str | 
         files["name.json"] = name
     files["README"] = README.format(version=version("tokenizers")).encode()
     refuse_lost_reads(explainer.registry, key)
-    found, settings = find_event(explainer.registry, key, stored, unit.words), read_config(config).claims
-    leaves = {leaf_of(one.seed) for one in seeds} - shown.leaves
-    if found is None and leaves:
+    settings, leaves = read_config(config).claims, {leaf_of(one.seed) for one in seeds} - shown.leaves
+    if number is None and leaves:
         refuse_above_cap(explainer.registry, key, settings.most_a_month)
     paths = [str(published), lines[-1].head] if published and lines else []
     claim = PreparedClaim(
@@ -248,8 +247,8 @@ def prepare(config: Path, document: str, published: Path | None, user_id: str | 
         files,
         ids,
         seeds,
-        found[0].number if found else None,
-        0 if found else len(leaves),
+        number,
+        len(leaves),
         shown.last,
         last_read,
         math.nan,
@@ -257,7 +256,7 @@ def prepare(config: Path, document: str, published: Path | None, user_id: str | 
         settings,
         unchecked(explainer.results),  # the answer is complete only after all rows were read
     )
-    event, salt = found or _would_be(shown, stored, leaves)
+    event, salt = _would_be(shown, stored, leaves) if number is None else read_event(explainer.registry, key, number)
     whole = _all_files(claim, shown, event, salt)
     failing = check_claim.failing(whole, None, paths)
     if failing:
@@ -411,9 +410,7 @@ def _all_files(claim: PreparedClaim, shown: ShownSeeds, event: ShownEvent, salt:
 
 
 def show(claim: PreparedClaim) -> dict[str, bytes]:
-    """Write the event of a claim and return the files of its folder.
-
-    An earlier event of the same text and unit is kept.
+    """Write the event of a claim, unless it has one, and return the files of its folder.
 
     Raises:
         Refused: the event cannot be written, or another claim under the key was made since this one was computed. Or
@@ -421,26 +418,15 @@ def show(claim: PreparedClaim) -> dict[str, bytes]:
     """
     refuse_unread(claim.folder, claim.last_read)  # check all again: a person was asked in between, which takes time
     refuse_lost_reads(claim.folder, claim.key)
-    buckets, leaves = [one.bucket for one in claim.seeds], [leaf_of(one.seed) for one in claim.seeds]
-    text = claim.files["text.txt"]
-    event, salt = append_event(
-        claim.folder,
-        claim.key.key_id,
-        text,
-        claim.unit.words,
-        buckets,
-        leaves,
-        known=claim.known,
-    )
+    shown_since(claim.folder, claim.key, claim.known)
+    if claim.event is None:
+        buckets, leaves = [one.bucket for one in claim.seeds], [leaf_of(one.seed) for one in claim.seeds]
+        where = claim.folder, claim.key.key_id
+        event, salt = append_event(*where, claim.files["text.txt"], buckets, leaves, known=claim.known)
+    else:
+        event, salt = read_event(claim.folder, claim.key, claim.event)
     shown = shown_since(claim.folder, claim.key, ShownUpTo(event.number, event_head(event)))
-    files = _all_files(claim, shown, event, salt)
-    failing = check_claim.failing(files, None, claim.list_paths)
-    if failing:
-        raise Refused(
-            f"{claim.where}: other claims about the same words were made in the meantime, and this one now fails "
-            f"(this fails: {failing[0]}); its seeds count as shown (event {event.number}); {OTHER_WAY}"
-        )
-    return files
+    return _all_files(claim, shown, event, salt)
 
 
 def wait_for_readers(

@@ -2,16 +2,18 @@
 
 1. The unit of a flag of the whole text, as written or in its normal form, is that text; of a flagged part, the smallest
    window that holds it.
-2. If earlier claims were about units of this text, p of each is what it was then: the claim's own seeds counted as
-   secret. Of those whose p is small enough for everybody (`TRIED`), the first that was claimed is the unit.
-3. Otherwise, if p of the unit of step 1 is small enough for everybody, that is the unit.
-4. Otherwise, of all these units and the windows of the text as written, the one whose claim has the smallest p is the
-   unit. A claim counts at most 1,000 positions, repeats within its unit only, and positions that an earlier claim
-   showed at their mean at most. So a marked paragraph can be hidden in a larger unit: of a long text, or among words
-   that are repeated, or copied from a claimed text.
+2. If p of that unit is small enough for everybody (`TRIED`), it is the strongest. Otherwise, of it and all windows of
+   the text as written, the one whose claim has the smallest p is. A claim counts at most 1,000 positions, repeats within
+   its unit only, and positions that an earlier claim showed at their mean at most. So a marked paragraph can be hidden in
+   a larger unit: of a long text, or among words that are repeated, or copied from a claimed text.
+3. An earlier claim about this text has an event. What it and events before it showed can be claimed under it: nothing
+   new is shown, and p is what it was then, with the event's own seeds counted as secret. If p of the strongest such
+   unit is small enough for everybody, the claim is about that, under the first such event.
+4. Otherwise, it is about the strongest unit of all: under one of these events, or under a new one.
 
 No later claim makes p of a unit smaller, and none is made between this choice and the claim's event. So a second claim
-about a flag has the same unit, and shows nothing new.
+about a flag has the same unit, and shows nothing new. And where a flag names two users, the second can still have a
+claim after the first.
 
 p of each unit is corrected for the look's share, and of a window for all windows of the text. The shares of all looks
 add up to 1 at most, so a choice among them is allowed.
@@ -62,23 +64,23 @@ class Unit(NamedTuple):
     look: str | None
     parts: int
 
-    @property
-    def words(self) -> str:
-        """Return words that tell the unit from others of its text, as the registry keeps them."""
-        return f"{self.variant or 'as written'}, tokens {self.begin} to {self.end}"
-
 
 def choose_unit(
-    explainer: Explainer, case: FlagCase, opened_key: OpenedKey, record: KeyRecord, shown: ShownSeeds
-) -> Unit:
+    explainer: Explainer, case: FlagCase, first: FlagCase, opened_key: OpenedKey, record: KeyRecord, shown: ShownSeeds
+) -> tuple[Unit, int | None]:
     """Return the unit of a claim about a flag.
 
     Args:
         explainer: of the scan.
-        case: the flag.
-        opened_key: the flag's key.
+        case: the flag, about the user of the claim.
+        first: the flag, about the first user that it names.
+        opened_key: key of the claim.
         record: its public record.
         shown: seeds of the key that claims have shown.
+
+    Returns:
+        The unit.
+        The number of the event under which it is claimed. None: a new one.
 
     Raises:
         Refused: the text is gone, or the flagged part is no longer on record.
@@ -94,50 +96,46 @@ def choose_unit(
     if row["look"] is None:
         flagged = Unit(0, len(ids), row["variant"], None, 1)
     else:
-        first, last = _flagged_part(explainer, case, text, opened_key)
-        holds = np.flatnonzero((begins + rule.context <= first) & (ends > last))
+        part_begin, part_end = _flagged_part(explainer, first, text, opened_key)
+        holds = np.flatnonzero((begins + rule.context <= part_begin) & (ends >= part_end))
         smallest = holds[np.argmin(grid[holds, 1] - grid[holds, 0])] if len(holds) else len(grid) - 1
         flagged = of_windows[smallest]
-    if look_of_record(SPAN, None) not in record.looks:
-        return flagged
+    has_windows = look_of_record(SPAN, None) in record.looks and len(of_windows) > 0
     of_flagged = _steps(opened_key, record, ids, row["message"])
     as_written = of_flagged if flagged.variant is None else _steps(opened_key, record, tokens.ids, row["message"])
 
-    def log10_p(shown: ShownSeeds, units: Sequence[Unit]) -> NDArray[np.float64]:
-        """Compute log10 p of units of one variant."""
-        steps = as_written if all(unit.variant is None for unit in units) else of_flagged
-        shares = [record.looks[look_of_record(unit.look, unit.variant)] for unit in units]
-        tests = np.array([unit.parts for unit in units]) / np.array(shares)
-        return _log10_p(opened_key, steps._replace(terms=_terms(opened_key, shown, steps)), units, tests)
+    def find_strongest(before: ShownSeeds, by: ShownSeeds | None) -> tuple[float, Unit]:
+        """Return log10 p and the unit. Arguments are as for `_log10_p`."""
+        # 2. of equal ones, `min` and `argmin` return the first
+        p = float(_log10_p(opened_key, record, of_flagged, before, by, [flagged])[0])
+        if p <= TRIED or not has_windows:
+            return p, flagged
+        every_p = _log10_p(opened_key, record, as_written, before, by, of_windows)
+        best = int(np.argmin(every_p))
+        return min((p, flagged), (float(every_p[best]), of_windows[best]), key=itemgetter(0))
 
-    # 2.
-    all_events = find_events(explainer.registry, opened_key.key, explainer.stored_text(case))
-    events = {words: number for words, number in all_events.items() if number <= shown.number}
-    claimed = [unit for unit in (flagged, *of_windows) if unit.words in events]
-    claimed.sort(key=lambda unit: events[unit.words])
-    claimed_p = [float(log10_p(shown.up_to(events[unit.words] - 1), [unit])[0]) for unit in claimed]
-    for unit, p in zip(claimed, claimed_p, strict=True):
-        if p <= TRIED:
-            return unit
     # 3.
-    flagged_p = float(log10_p(shown, [flagged])[0])
-    if flagged_p <= TRIED:
-        return flagged
-    # 4. of equal ones, `min` returns the first
-    every_p = [*claimed_p, flagged_p, *log10_p(shown, of_windows).tolist()]
-    return min(zip(every_p, [*claimed, flagged, *of_windows], strict=True), key=itemgetter(0))[1]
+    choices: list[tuple[float, Unit, int | None]] = []
+    for number in find_events(explainer.registry, opened_key.key, explainer.stored_text(case)):
+        if number <= shown.number:
+            choices.append((*find_strongest(shown.up_to(number - 1), shown.up_to(number)), number))
+            if choices[-1][0] <= TRIED:
+                return choices[-1][1:]
+    # 4.
+    choices.append((*find_strongest(shown, None), None))
+    return min(choices, key=itemgetter(0))[1:]
 
 
 def _flagged_part(explainer: Explainer, case: FlagCase, text: str, opened_key: OpenedKey) -> tuple[int, int]:
-    """Return the first and the last token of the part that was flagged."""
+    """Return the first token of the part that was flagged, and the one after its last."""
     part = ["path", "row", "scan_id", "shard_id", "key_id", "message", "score", "log10_p"]
     same = pl.all_horizontal(*(pl.col(name) == case.row[name] for name in part))
     found = ask(explainer.results, lambda: spans(explainer.results).filter(same).head(1).collect()).to_dicts()
     if not found:
         raise Refused(f"{case.where}: the flagged part is no longer on record")
     begins = opened_key.tokenizer.reference.encode_with_offsets(text)[1][:, 0]
-    first = int(np.searchsorted(begins, found[0]["char_from"]))
-    return first, first + found[0]["tokens"] - 1
+    begin, end = np.searchsorted(begins, [found[0]["char_from"], found[0]["char_to"]]).tolist()
+    return begin, end
 
 
 class _Steps(NamedTuple):
@@ -172,42 +170,56 @@ def _steps(opened_key: OpenedKey, record: KeyRecord, ids: NDArray[np.uint32], me
     return _Steps(tokens, h, ranks, terms, evidence.scored > 0, evidence.messages)
 
 
-def _terms(opened_key: OpenedKey, shown: ShownSeeds, steps: _Steps) -> NDArray[np.float64]:
-    """Return the terms of a text's positions. Where an earlier claim showed the seed, it is the mean at most."""
-    law, form = opened_key.watermark.law, format_of(opened_key.key)
+def _are_shown(opened_key: OpenedKey, shown: ShownSeeds, steps: _Steps) -> NDArray[np.bool_]:
+    """Return whether the seed of each position was shown: bool[P]."""
+    form = format_of(opened_key.key)
     assert isinstance(form, DrawsFromSeeds)  # noqa: S101 - other formats were refused before
-    assert law is not None  # noqa: S101 - likewise
-    rule = UnshownWindows(steps.h, form.seeds, shown.buckets.tobytes())
-    unshown = rule.positions(steps.tokens, "none").index
-    terms = np.minimum(steps.terms, law.mean)
-    terms[unshown - steps.h] = steps.terms[unshown - steps.h]
-    return terms
+    rule, are_shown = UnshownWindows(steps.h, form.seeds, shown.buckets.tobytes()), np.ones(len(steps.terms), np.bool_)
+    are_shown[rule.positions(steps.tokens, "none").index - steps.h] = False
+    return are_shown
 
 
 def _log10_p(
-    opened_key: OpenedKey, steps: _Steps, units: Sequence[Unit], tests: NDArray[np.float64]
+    opened_key: OpenedKey,
+    record: KeyRecord,
+    steps: _Steps,
+    before: ShownSeeds,
+    by: ShownSeeds | None,
+    units: Sequence[Unit],
 ) -> NDArray[np.float64]:
     """Compute log10 p of claims about U units, the larger one of both rules: float64[U].
 
     It takes no account of other keys, so that the unit of a flag stays the same when some are added.
 
     Args:
-        opened_key: the flag's key.
+        opened_key: key of the claims.
+        record: its public record.
         steps: of the text.
+        before: seeds whose positions add their mean at most.
+        by: seeds that may count. ∞ is returned for a unit that counts another one. None: all may.
         units: of the text.
-        tests: number for which p is corrected, beside the messages, float64[U].
     """
-    scored, score = np.zeros((2, len(units)), np.int64), np.zeros((2, len(units)))
+    law, messages = opened_key.watermark.law, opened_key.key.messages
+    assert law is not None  # noqa: S101 - other formats were refused before
+    all_terms = np.where(_are_shown(opened_key, before, steps), np.minimum(steps.terms, law.mean), steps.terms)
+    may_count = np.ones(len(all_terms), np.bool_) if by is None else _are_shown(opened_key, by, steps)
+    scored, score, counts = (
+        np.zeros((2, len(units)), np.int64),
+        np.zeros((2, len(units))),
+        np.zeros(len(units), np.bool_),
+    )
     for at, unit in enumerate(units):
         counted = unit.begin + choose_steps(steps.ranks[unit.begin : unit.end - steps.h])
-        terms, is_user = steps.terms[counted], steps.is_user[counted]
+        terms, is_user = all_terms[counted], steps.is_user[counted]
         scored[:, at] = len(counted), np.count_nonzero(is_user)
         score[:, at] = terms.sum(), terms[is_user].sum()
-    law, messages = opened_key.watermark.law, opened_key.key.messages
-    assert law is not None  # noqa: S101 - as in `_terms`
+        counts[at] = may_count[counted].all()
     # shares of green tokens are n/2^b, so sums of them are exact, and rounded down as those of a claim
     log10_p = log10_p_of(law, np.floor(score) if law.discrete else score, scored)
-    return np.maximum(
+    shares = np.array([record.looks[look_of_record(unit.look, unit.variant)] for unit in units])
+    tests = np.array([unit.parts for unit in units]) / shares
+    larger = np.maximum(
         corrected(log10_p[0], messages, tests),
         corrected(log10_p[1], steps.groups or messages, tests),
     )
+    return np.where(counts, larger, np.inf)

@@ -35,7 +35,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import tomli_w
 from pydantic import ValidationError
@@ -498,9 +498,15 @@ def publish(folder: Path | str, path: Path) -> tuple[list[PublishedLine], int]:
 
 
 def _write_list(path: Path, lines: Sequence[PublishedLine]) -> None:
-    text = "".join(" ".join(map(str, line)) + "\n" for line in lines)
+    """Write a list in place of what a path leads to, with the same mode: whoever reads it there goes on reading it."""
+    text, real = "".join(" ".join(map(str, line)) + "\n" for line in lines), Path(os.path.realpath(path))
+
+    def write(file: BinaryIO) -> None:
+        os.fchmod(file.fileno(), stat.S_IMODE(real.stat().st_mode))
+        file.write(text.encode())
+
     try:
-        write_whole(path, lambda file: file.write(text.encode()))
+        write_whole(real, write)
     except OSError as error:
         raise Refused(f"{path}: cannot be written ({error.strerror}); name another file") from None
 

@@ -5,7 +5,7 @@ or scored, and the key's registry keeps a list of them. Each line of the file is
 8785):
 
     {"at": time, "buckets": [...], "event": {"before", "leaves", "line", "number", "text"}, "salt": hex,
-     "text_sha256": hex, "unit": words}
+     "text_sha256": hex}
 
 - at: when the line was written (UTC, to the second), never earlier than the line before.
 - text_sha256: SHA-256 of the text. An erasure uses it to tell which claims it cannot take back.
@@ -56,7 +56,7 @@ MOST_BYTES = 2**29
 _HASH_BYTES, _SALT_BYTES = 32, 16
 _ROOT = 0
 _AT = "%Y-%m-%dT%H:%M:%SZ"
-_FIELDS = {"at", "buckets", "event", "salt", "text_sha256", "unit"}
+_FIELDS = {"at", "buckets", "event", "salt", "text_sha256"}
 _BRING_BACK = "restore the file from the newest copy of the registry, without which the key neither scans nor marks"
 _NO_EVENT = "it does not have the fields of an event"
 
@@ -161,13 +161,9 @@ class _Line(NamedTuple):
     buckets: NDArray[np.int64]
     salt: bytes
     text_sha256: str
-    unit: str
 
     def __repr__(self) -> str:
         return f"_Line({self.event.number}, …)"
-
-    def is_about(self, text: bytes, unit: str) -> bool:
-        return self.unit == unit and self.event.text == _text_digest(self.salt, text)
 
 
 def shown_path(folder: Path | str, key_id: str) -> str:
@@ -190,24 +186,16 @@ def read_shown(folder: Path | str, key: MasterKey) -> ShownSeeds:
     return ShownSeeds(tuple(line.event for line in lines), tuple(line.buckets for line in lines))
 
 
-def find_event(folder: Path | str, key: MasterKey, text: bytes, unit: str) -> tuple[ShownEvent, bytes] | None:
-    """Return the event of an earlier claim about a text and unit, and its salt of 16 bytes.
-
-    None: there is no such claim. Arguments are those of `append_event`. Raises as `read_shown`.
-    """
-    found = (line for line in _read_lines(folder, key)[1] if line.is_about(text, unit))
-    return next(((line.event, line.salt) for line in found), None)
+def read_event(folder: Path | str, key: MasterKey, number: int) -> tuple[ShownEvent, bytes]:
+    """Return the event of that number, and its salt of 16 bytes. Raises as `read_shown`."""
+    line = _read_lines(folder, key)[1][number - 1]
+    return line.event, line.salt
 
 
-def find_events(folder: Path | str, key: MasterKey, text: bytes) -> dict[str, int]:
-    """Return the number of the event of each unit of a text that was claimed, by its words.
-
-    Arguments are as for `find_event`.
-    """
+def find_events(folder: Path | str, key: MasterKey, text: bytes) -> list[int]:
+    """Return the numbers of the events of all claims about a text, in UTF-8. Raises as `read_shown`."""
     lines = _read_lines(folder, key)[1]
-    return {
-        line.unit: line.event.number for line in reversed(lines) if line.event.text == _text_digest(line.salt, text)
-    }
+    return [line.event.number for line in lines if line.event.text == _text_digest(line.salt, text)]
 
 
 def shown_then(folder: Path | str, key: MasterKey, then: ShownUpTo | None = None) -> ShownSeeds:
@@ -312,7 +300,6 @@ def append_event(
     folder: Path | str,
     key_id: str,
     text: bytes,
-    unit: str,
     buckets: Sequence[int],
     leaves: Sequence[bytes],
     *,
@@ -321,14 +308,11 @@ def append_event(
 ) -> tuple[ShownEvent, bytes]:
     """Record that a claim shows seeds. This comes before the claim is written: its seeds are then never used again.
 
-    A second claim about the same text and unit shows nothing new and gets the event of the first.
-
     Args:
         folder: the registry's local folder. Its lock is held meanwhile.
         key_id: of the key.
         text: the whole text, in UTF-8.
-        unit: words that tell the claim's unit from other units of the text. They are not published.
-        buckets: all buckets that positions of the unit use, also those that were shown before.
+        buckets: all buckets that positions of the claim use, also those that were shown before.
         leaves: the leaves of the buckets, in the same order, 32 bytes each.
         known: the last event when the claim was computed. None: it does not matter.
         at: a time with a zone, now by default. If the last event is later, its time is used.
@@ -351,9 +335,6 @@ def append_event(
         key = find_key(load_registry(folder), key_id)
         shown_since(folder, key, known)
         raw, lines = _read_lines(folder, key)
-        for line in lines:
-            if line.is_about(text, unit):
-                return line.event, line.salt
         if known is not None and known.number < len(lines):
             raise Refused(
                 f"key {key_id!r}: another claim was made in the meantime, and its seeds count less in this one, so no "
@@ -371,7 +352,6 @@ def append_event(
             "event": event._asdict(),
             "salt": salt.hex(),
             "text_sha256": hashlib.sha256(text).hexdigest(),
-            "unit": unit,
         }
         event = event._replace(line=_line_digest(salt, fields, str(key.record)))
         added = write_canonical(fields | {"event": event._asdict()})
@@ -538,8 +518,7 @@ def _parsed_line(text: bytes, record: str) -> _Line:
     if event.line != _line_digest(salt, fields, record):
         raise ValueError("its digest does not match it: it was changed, or belongs to another key")
     at = datetime.strptime(fields["at"], _AT).replace(tzinfo=UTC)
-    words = str(fields["text_sha256"]), str(fields["unit"])
-    return _Line(at, event, np.array(buckets, np.int64), salt, *words)
+    return _Line(at, event, np.array(buckets, np.int64), salt, str(fields["text_sha256"]))
 
 
 def _read_canonical(text: bytes) -> Any:  # noqa: ANN401

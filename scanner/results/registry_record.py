@@ -55,13 +55,24 @@ def lost_record(registry: str, results: str) -> str | None:
         lost = f"recorded the head {newest[0]['users_head']}, which this users table never had"
         return _older(registry, results, newest[0], f"{lost}. It might name the wrong users")
     keys = load_registry(registry).keys
-    here = {key.key_id for key in keys} | {key.commitment for key in keys}
+    commitments, key_ids = {key.commitment for key in keys}, {key.key_id for key in keys}
     for scan in scan_rows.reverse().to_dicts():
         for key in scan["keys"]:
-            if not here & ({key["key_id"], key["commitment"]} - {None}):
-                lost = f"tested key {key['key_id']!r}, which this registry lacks"
-                return _older(registry, results, scan, f"{lost}. Its p-values would count too few keys")
+            # by its commitment, because a key that was made again from its secret may have another id
+            is_here = key["key_id"] in key_ids if key["commitment"] is None else key["commitment"] in commitments
+            if not is_here:
+                return _older(registry, results, scan, _LOST_KEY.format(key["key_id"]))
+    # scans that were killed have no row; of their keys, these are on record
+    fields = ["scan_id", "began_at", "events"]
+    ranges = ranges_ever(results).select(fields).drop_nulls("events").unique()
+    killed = ask(results, lambda: ranges.join(scans(results), on="scan_id", how="anti").collect())
+    for row in killed.select("scan_id", "events", started_at="began_at").to_dicts():
+        for key_id in sorted({*_parse_events(row["events"])} - key_ids):
+            return _older(registry, results, row, _LOST_KEY.format(key_id))
     return None
+
+
+_LOST_KEY = "tested key {!r}, which this registry lacks. Its p-values would count too few keys"
 
 
 def _older(registry: str, results: str, scan: Mapping[str, Any], lost: str) -> str:

@@ -562,10 +562,10 @@ def test_an_older_registry_that_is_put_back_while_it_is_asked_stops_a_claim(plat
     path = Path(shown_path(platform.registry, "green"))
     platform.scan(platform.text())
     leaves = [bytes([number]) * 32 for number in range(2)]
-    append_event(platform.registry, "green", b"one", "as written", [1], leaves[:1])
+    append_event(platform.registry, "green", b"one", [1], leaves[:1])
     older = path.read_bytes()
     first = prepare(platform.night.config, "a:0", None)
-    append_event(platform.registry, "green", b"two", "as written", [2], leaves[1:])
+    append_event(platform.registry, "green", b"two", [2], leaves[1:])
     second = prepare(platform.night.config, "a:0", None)
     path.write_bytes(older)
     with leased(platform.registry, "scan", needed=known == "to a scan") as lease:
@@ -583,7 +583,7 @@ def test_an_older_registry_that_is_put_back_while_it_is_asked_stops_a_claim(plat
 def test_an_older_registry_that_is_put_back_while_an_event_is_written_stops_a_claim(platform, monkeypatch, when):
     path = Path(shown_path(platform.registry, "green"))
     platform.scan(platform.text())
-    append_event(platform.registry, "green", b"one", "as written", [1], [bytes(32)])
+    append_event(platform.registry, "green", b"one", [1], [bytes(32)])
     prepared = prepare(platform.night.config, "a:0", None)
 
     def put_back(*arguments: object, **options: object) -> object:

@@ -210,29 +210,34 @@ def test_an_erasure_names_claims_before_it_begins_since_a_second_run_no_longer_k
     assert (code, "remains: the claim about " in said + err) == (0, False), said + err
 
 
-def test_each_user_whom_a_flag_names_can_have_a_claim(platform):
-    """As of a reply that quotes: the first user is the one with the longer text, and both claims hold."""
+@pytest.mark.parametrize(("of_alice", "of_bob", "spans"), [(260, 160, False), (1200, 90, True), (0, 90, True)])
+@pytest.mark.parametrize("first", ["alice", "bob-4f9c"])
+def test_each_user_whom_a_flag_names_can_have_a_claim(platform, plain, of_alice, of_bob, spans, first):
+    """As of a reply that quotes: in any order, of a whole text and of parts of one."""
     messages = messages_held(platform.registry, "green", ["alice", "bob-4f9c"])
-    alice, bob = (platform.forger.mark_words(platform.words, messages[user], *made) for user, made in MARKED.items())
-    platform.night.write("b", [alice + bob])
+    alice, bob = (
+        platform.forger.mark_words(platform.words, messages[user], length, seed)
+        for user, length, seed in (("alice", of_alice or 120, 4), ("bob-4f9c", of_bob, 5))
+    )
+    platform.night.configure(more="looks_added = true\nspans = { windows = true }" if spans else "")
+    platform.night.write(
+        "b", [alice + bob if of_alice else plain(900, 1) + alice + plain(900, 2) + bob + plain(900, 3)]
+    )
     platform.night.scan()
     (flag,) = (row for row in platform.night.verdicts().to_dicts() if row["doc_id"] == "b:0")
-    assert [named["user_id"] for named in flag["named"]] == ["alice", "bob-4f9c"]
+    assert ([named["user_id"] for named in flag["named"]], flag["look"]) == (
+        ["alice", "bob-4f9c"],
+        None if of_alice else "span",
+    )
     code, said = platform.claim("--user", "carol-8d1e", document="b:0")
-    assert (code, "does not name user 'carol-8d1e'" in said, "it names 'alice', 'bob-4f9c'" in said) == (
-        2,
-        True,
-        True,
-    ), said
-    for options, user in (((), "alice"), (("--user", "bob-4f9c"), "bob-4f9c"), (("--user", "alice"), "alice")):
-        out = f"of {user} {len(options)}"
-        code, said = platform.claim("--yes", *options, document="b:0", out=out)
+    assert (code, "does not name user 'carol-8d1e'" in said, "it names 'alice', 'bob-4f9c'" in said) == (2, True, True)
+    order = sorted(messages, key=lambda user: user != first)
+    for user in (*order, *order):
+        out = user if not (platform.folder / user).exists() else f"{user} again"
+        code, said = platform.claim("--yes", "--user", user, document="b:0", out=out)
         assert code == 0, said
         claim = platform.read("claim.json", out)
         assert (claim["message"], platform.read("name.json", out)["user_id"]) == (messages[user], user)
         assert "FAILS" not in platform.checked(out=out)[1]
-    assert platform.read("claim.json", "of alice 0") == platform.read("claim.json", "of alice 2")
-
-
-MARKED = {"alice": (260, 4), "bob-4f9c": (160, 5)}
-"""Words of each, and the seed of the words."""
+    for user in order:
+        assert platform.read("claim.json", user) == platform.read("claim.json", f"{user} again")

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from scanner.claims.unit import Unit, _log10_p, _steps, _terms
+from scanner.claims.unit import Unit, _log10_p, _steps
 from scanner.evidence.check_claim import chosen_of, corrected_p, leaf_of, places_in, windows_of
 from scanner.registry.key_records import read_record
 from tests.support.claiming import MESSAGE, make_registry
@@ -45,9 +45,14 @@ def test_p_of_each_window_is_that_of_whoever_checks_the_claim(tmp_path, words, m
     for begin, end in windows:
         chosen = chosen_of(checker, tokens, places_in(checker, tokens, begin, end))
         expected.append(with_groups(checker, [tuple(tokens[at - h : at + 1]) for at in chosen], fields))
-    steps = _steps(opened_key, read_record(registry, opened_key.key)[0], ids, MESSAGE)
-    steps = steps._replace(terms=_terms(opened_key, SimpleNamespace(buckets=shown), steps))
+    record = read_record(registry, opened_key.key)[0]
+    record = record.model_copy(update={"looks": {"parts/1": SHARE}})
+    steps, before = _steps(opened_key, record, ids, MESSAGE), SimpleNamespace(buckets=shown)
     units = [Unit(begin, end, None, "span", len(windows)) for begin, end in windows]
-    found = _log10_p(opened_key, steps, units, np.full(len(windows), len(windows) / SHARE))
+    found = _log10_p(opened_key, record, steps, before, None, units)
     assert np.allclose(found, expected, rtol=1e-9, atol=1e-12)
     assert (min(expected) < -15, max(expected) > -1, len(counted) > 1500) == (True, True, True)
+    by = SimpleNamespace(buckets=np.unique([checker.bucket(tuple(tokens[at - h : at + 1])) for at in range(h, 1000)]))
+    inside = [end <= 1000 for _, end in windows]
+    counts = np.isfinite(_log10_p(opened_key, record, steps, before, by, units))
+    assert (counts[inside].all(), np.flatnonzero(inside).size > 10, counts[-2:].any()) == (True, True, False)

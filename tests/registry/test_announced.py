@@ -94,6 +94,17 @@ def test_a_list_that_was_written_while_users_were_read_never_goes_back(listed, m
     assert keys_file.read_published(path) == lines
 
 
+def test_a_list_stays_what_a_link_leads_to_and_keeps_its_mode(listed):
+    """Else the public file stays behind, and lists of two registries fork."""
+    path, link = listed / "list.txt", listed / "link.txt"
+    link.symlink_to(path)
+    path.chmod(0o664)
+    add_users(listed / "registry", ["summer"], ["alice"])
+    lines, newly = keys_file.publish(listed / "registry", link)
+    assert (newly, link.is_symlink(), keys_file.read_published(path)) == (1, True, lines)
+    assert path.stat().st_mode & 0o777 == 0o664
+
+
 def test_a_list_as_it_was_written_is_counted(listed):
     for more in ([], ["--earlier", listed / "copy-2.txt"], ["--registry", listed / "registry"]):
         code, out, err = call("keys", "verify", listed / "list.txt", *more)
@@ -178,7 +189,7 @@ def test_keys_without_a_record_have_a_dash_and_lists_of_the_form_before_records_
 
 def test_what_was_shown_of_a_key_is_published_with_its_head(listed):
     registry, path = listed / "registry", listed / "list.txt"
-    event, _ = append_event(registry, "summer", b"a text", "as written", [7], [bytes(32)])
+    event, _ = append_event(registry, "summer", b"a text", [7], [bytes(32)])
     code, _, err = call("keys", "verify", path, "--registry", registry)
     assert (code, "key summer of the registry, with its messages, tokenizer, record and shown" in err) == (
         3,
@@ -212,10 +223,10 @@ def test_a_registry_that_lacks_a_published_event_is_refused(listed):
     """An older registry was put back: its keys would mark and score with what the list says is public."""
     registry, path = listed / "registry", listed / "list.txt"
     shown = Path(shown_path(registry, "summer"))
-    append_event(registry, "summer", b"a text", "as written", [7], [bytes(32)])
+    append_event(registry, "summer", b"a text", [7], [bytes(32)])
     older = shown.read_bytes()
     assert call("keys", "publish", path, "--registry", registry)[0] == 0
-    append_event(registry, "summer", b"another", "as written", [8], [bytes(31) + b"1"])
+    append_event(registry, "summer", b"another", [8], [bytes(31) + b"1"])
     assert call("keys", "publish", path, "--registry", registry)[0] == 0
     before = path.read_bytes()
     shown.write_bytes(older)
@@ -223,7 +234,7 @@ def test_a_registry_that_lacks_a_published_event_is_refused(listed):
         for arguments in (["verify", path], ["publish", path]):
             code, _, err = call("keys", *arguments, "--registry", registry)
             assert (code, "lacks event 2 of key 'summer'" in err) == (2, True), (number, err)
-        append_event(registry, "summer", b"a third", "as written", [9], [bytes(31) + b"2"])
+        append_event(registry, "summer", b"a third", [9], [bytes(31) + b"2"])
     assert path.read_bytes() == before
 
 
@@ -240,7 +251,7 @@ def make_again(registry, key_id, again):
 def test_a_key_that_was_made_again_from_its_secret_is_refused_by_what_the_list_says_of_it(listed):
     """Its record can be another one, but its seeds are the same, and so are those that claims have shown."""
     registry, path, again = listed / "registry", listed / "list.txt", listed / "again"
-    append_event(registry, "summer", b"a text", "as written", [7], [bytes(32)])
+    append_event(registry, "summer", b"a text", [7], [bytes(32)])
     assert call("keys", "publish", path, "--registry", registry)[0] == 0
     before = path.read_bytes()
     old, new = make_again(registry, "summer", again)

@@ -480,7 +480,7 @@ def test_a_reader_that_knows_what_the_registry_lacks_is_told(tmp_path):
             if number:
                 with pytest.raises(Refused, match="the registry has 0 of key 'seeded': an older registry"):
                     refuse_lost_reads(folder, key)
-                append_event(folder, "seeded", b"a text", "as written", [5], [bytes(32)])
+                append_event(folder, "seeded", b"a text", [5], [bytes(32)])
             refuse_lost_reads(folder, key)
 
 

@@ -26,6 +26,7 @@ from scanner.registry.shown_seeds import (
     event_bytes,
     event_head,
     find_events,
+    read_event,
     read_shown,
     refuse_above_cap,
     shown_path,
@@ -41,8 +42,8 @@ def leaf(bucket):
     return hashlib.sha256(f"leaf {bucket}".encode()).digest()
 
 
-def show(folder, text, buckets, unit="as written", key_id="k1"):
-    return append_event(folder, key_id, text, unit, buckets, [leaf(bucket) for bucket in buckets])
+def show(folder, text, buckets, key_id="k1"):
+    return append_event(folder, key_id, text, buckets, [leaf(bucket) for bucket in buckets])
 
 
 def make_seeded(folder, tokenizer, key_id="k1"):
@@ -67,10 +68,9 @@ def test_nothing_is_shown_at_first(folder, key):
 
 
 def test_a_text_has_the_events_of_all_claims_about_it(folder, key):
-    for text, unit in ((b"another", "whole"), (TEXT, "whole"), (b"a third", "whole"), (TEXT, "a part")):
-        show(folder, text, [1], unit)
-    expected = [{"whole": 2, "a part": 4}, {"whole": 3}, {}]
-    assert [find_events(folder, key, text) for text in (TEXT, b"a third", b"")] == expected
+    events = [show(folder, text, [1]) for text in (b"another", TEXT, b"a third", TEXT)]
+    assert [find_events(folder, key, text) for text in (TEXT, b"a third", b"")] == [[2, 4], [3], []]
+    assert [read_event(folder, key, number) for number in (1, 2, 3, 4)] == events
 
 
 def test_an_event_is_public_and_its_buckets_are_not(folder, key):
@@ -89,18 +89,14 @@ def test_an_event_is_public_and_its_buckets_are_not(folder, key):
     assert "12" not in repr(shown).replace(shown.head, "")
 
 
-def test_the_same_text_and_unit_show_nothing_new(folder, key):
-    first = show(folder, TEXT, [1, 2])
-    before = lines_of(folder)
-    assert show(folder, TEXT, [1, 2]) == first
-    assert lines_of(folder) == before
-    other_unit, _ = show(folder, TEXT, [2, 5], unit="window 8 300")
-    other_text, salt = show(folder, TEXT + b".", [1, 2, 5])
-    assert [other_unit.number, other_text.number] == [2, 3]
-    assert other_unit.leaves == (leaf(5).hex(),)  # what is newly shown alone
-    assert other_text.leaves == ()
-    assert salt != first[1]
-    assert show(folder, TEXT, [1, 2]) == first
+def test_an_event_shows_what_is_new(folder, key):
+    _, first_salt = show(folder, TEXT, [1, 2])
+    other, _ = show(folder, TEXT, [2, 5])
+    third, salt = show(folder, TEXT + b".", [1, 2, 5])
+    assert [other.number, third.number] == [2, 3]
+    assert other.leaves == (leaf(5).hex(),)
+    assert third.leaves == ()
+    assert salt != first_salt
     assert read_shown(folder, key).up_to(1).buckets.tolist() == [1, 2]
     assert read_shown(folder, key).up_to(0) == ShownSeeds()
     with pytest.raises(ValueError, match="there is no event 4, only 3"):
@@ -113,20 +109,18 @@ def test_the_chain_holds_whatever_is_shown(claims):
     with tempfile.TemporaryDirectory() as above:
         folder, tokenizer = Path(above) / "registry", Path(above) / "tokenizer.json"
         tokenizer.write_text('{"model": {}}')
-        key, plain, shown, head = make_seeded(folder, tokenizer), {}, set(), "0" * 64
+        key, plain, shown, head = make_seeded(folder, tokenizer), [], set(), "0" * 64
         for name, buckets in claims:
             event, salt = show(folder, str(name).encode(), sorted(buckets))
-            if name in plain:
-                assert (event, salt) == plain[name]
-                continue
             digest = hashlib.sha256(salt + str(name).encode()).hexdigest()
             leaves = tuple(sorted(leaf(bucket).hex() for bucket in buckets - shown))
             assert event == (len(plain) + 1, head, digest, event.line, leaves)
             shown |= buckets
             raw = json.dumps(event._asdict(), sort_keys=True, separators=(",", ":")).encode()
-            plain[name], head = (event, salt), hashlib.sha256(raw).hexdigest()
+            plain.append(event)
+            head = hashlib.sha256(raw).hexdigest()
         read = read_shown(folder, key)
-        assert read.events == tuple(event for event, _ in plain.values())
+        assert read.events == tuple(plain)
         assert (read.buckets.tolist(), read.head) == (sorted(shown), head)
 
 
@@ -153,7 +147,6 @@ def edits(lines):
             {"buckets": table["buckets"][1:]},
             {"buckets": [*table["buckets"][:-1], 15]},
             {"salt": "00" * 16},
-            {"unit": "another"},
             {"at": "2026-01-01T00:00:00Z"},
             {"text_sha256": "00" * 32},
             {"event": table["event"] | {"text": "00" * 32}},
@@ -256,7 +249,7 @@ def test_what_cannot_be_is_refused(folder, key, make_key):
         ([2], [leaf(1)], "from the one shown for its bucket"),
     ]:
         with pytest.raises(ValueError, match=fault):
-            append_event(folder, "k1", b"another", "as written", buckets, leaves)
+            append_event(folder, "k1", b"another", buckets, leaves)
     assert read_shown(folder, key).number == 1
 
 
@@ -278,26 +271,25 @@ def test_a_crash_leaves_whole_lines(folder, key, monkeypatch):
             show(folder, b"second", [2])
     after = lines_of(folder)
     assert after[0] == before[0]
-    event, _ = show(folder, b"second", [2])  # the claim goes on with the event that is there
-    assert (event.number, lines_of(folder)) == (2, after)
+    assert find_events(folder, key, b"second") == [2]  # the claim goes on with the event that is there
     assert [path.name for path in (folder / "shown").iterdir()] == ["k1.jsonl"]
 
 
 def _show_some(folder, first, results):
-    results.put([show(folder, f"text {number}".encode(), range(number, number + 3)) for number in range(first, 12)])
+    results.put([show(folder, b"a text", range(number, number + 3)) for number in range(first, first + 3)])
 
 
 def test_claims_at_once_stand_one_after_the_other(folder, key):
     context = multiprocessing.get_context("fork")
     results = context.Queue()
-    processes = [context.Process(target=_show_some, args=(folder, first, results)) for first in (0, 3, 6, 0)]
+    processes = [context.Process(target=_show_some, args=(folder, first, results)) for first in (0, 3, 6, 9)]
     for process in processes:
         process.start()
     told = [results.get(timeout=60) for _ in processes]
     for process in processes:
         process.join()
     shown = read_shown(folder, key)
-    assert shown.number == 12  # one a text
+    assert shown.number == 12
     assert {event for events in told for event, _ in events} == set(shown.events)
     assert shown.buckets.tolist() == list(range(14))
     assert load_registry(folder).keys == (key,)
@@ -352,7 +344,7 @@ def test_a_file_that_others_can_write_is_refused(folder, key, what):
 def test_a_line_of_nested_values_is_refused(folder, key):
     show(folder, b"a text", [1])
     path = Path(shown_path(folder, "k1"))
-    path.write_bytes(lines_of(folder)[0].replace(b'"as written"', b"[" * 900 + b"]" * 900))
+    path.write_bytes(lines_of(folder)[0].replace(b'"buckets":[1]', b'"buckets":' + b"[" * 900 + b"]" * 900))
     with pytest.raises(Refused, match="restore the file"):
         read_shown(folder, key)
 
@@ -420,13 +412,13 @@ def test_a_file_beyond_the_most_is_refused(folder, key, monkeypatch):
 
 
 def test_a_month_has_as_many_events_as_it_may_have(folder, key):
-    """In UTC, whatever the zone; a text that was claimed keeps its event, and a clock put back gains none."""
+    """In UTC, whatever the zone; and a clock that was put back gains none."""
     november = datetime(2026, 11, 30, 23, 59, 59, 999_999, UTC)
     december = datetime(2026, 12, 1, 3, tzinfo=timezone(timedelta(hours=3)))
 
     def claim(number, at, most=2):
         refuse_above_cap(folder, key, most, at)
-        return append_event(folder, "k1", b"%d" % number, "as written", [number], [leaf(number)], at=at)[0]
+        return append_event(folder, "k1", b"%d" % number, [number], [leaf(number)], at=at)[0]
 
     claim(1, november)
     claim(2, november)
@@ -448,14 +440,14 @@ def test_a_month_has_as_many_events_as_it_may_have(folder, key):
         claim(6, datetime(2027, 1, 1, tzinfo=UTC), most=0)
     # what shows nothing new is written, and counts for nothing
     january = datetime(2027, 1, 2, tzinfo=UTC)
-    part = append_event(folder, "k1", b"1", "a part", [1], [leaf(1)], at=january)[0]
+    part = append_event(folder, "k1", b"1", [1], [leaf(1)], at=january)[0]
     assert (part.number, part.leaves) == (5, ())
     claim(6, january, most=1)
 
 
 def _claim_one(folder, number, known):
     try:
-        append_event(folder, "k1", b"%d" % number, "as written", [number], [leaf(number)], known=known, at=MONTH)
+        append_event(folder, "k1", b"%d" % number, [number], [leaf(number)], known=known, at=MONTH)
     except Refused:
         return False
     return True

@@ -17,6 +17,7 @@ from scanner.results.registry_record import VERIFIED_USERS_TABLE, lost_record
 from scanner.results.transactions import read_whole
 from scanner.signing import tables_on_record
 from schemas.tables import VERIFIED_USERS
+from tests.support.claiming import Platform
 from tests.support.command_line import call
 from tests.support.forged_users import part_files, swap_names
 from tests.support.signed_results import reopen
@@ -64,20 +65,50 @@ def test_a_registry_that_is_older_than_its_own_results_names_nobody(night, own_r
     assert call("scan", night.config)[0] == 2  # a users table that is gone is older, too
 
 
-def test_a_registry_without_a_key_that_a_scan_tested_is_refused(night, own_registry, marked):
+@pytest.mark.parametrize("lost", ["gone", "made anew under its id"])
+def test_a_registry_without_a_key_that_a_scan_tested_is_refused(night, own_registry, marked, lost):
     """Its p-values would count too few keys, and nobody would look for the mark of the key that is gone."""
+    blue = {"format": "greenlist", "window": 3, "gamma": "1/4", "messages": 1, "tokenizer": TOKENIZER}
     night.write("a", [marked(3, 80, 1)])
     night.scan()
     older = (own_registry / "keys.toml").read_text()
-    new_key(own_registry, "blue", format="greenlist", window=3, gamma="1/4", messages=1, tokenizer=TOKENIZER)
+    new_key(own_registry, "blue", **blue)
     night.write("b", [marked(3, 80, 2)])
     night.scan()
     assert lost_record(str(own_registry), night.results) is None
+    newer = (own_registry / "keys.toml").read_text()
+    (own_registry / "keys.toml").write_text(newer.replace('"blue"', '"renamed"'))
+    assert lost_record(str(own_registry), night.results) is None  # the same key
     (own_registry / "keys.toml").write_text(older)
+    if lost != "gone":
+        (own_registry / "secrets" / "blue.key").unlink()
+        new_key(own_registry, "blue", **blue)
     night.write("c", [marked(3, 80, 3)])
     with pytest.raises(Refused, match=r"older than its own results .* tested key 'blue', which this registry lacks"):
         night.scan()
     assert "tested key 'blue', which this registry lacks" in " ".join(call("status", night.config)[1].split())
+
+
+def test_a_key_that_only_a_killed_scan_tested_is_looked_for(tmp_path, words, monkeypatch):
+    platform = Platform(tmp_path, words)
+    older = (platform.registry / "keys.toml").read_text()
+    new_key(platform.registry, "later", **SEEDED)
+
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        for name in ("_judge", "_record", "_keep_signatures"):
+            patch.setattr(f"scanner.cluster.scan._Scan.{name}", die)
+        with pytest.raises(KeyboardInterrupt):
+            platform.scan(platform.text())
+    assert lost_record(str(platform.registry), platform.night.results) is None
+    (platform.registry / "keys.toml").write_text(older)
+    with pytest.raises(Refused, match="tested key 'later', which this registry lacks"):
+        platform.night.scan()
+
+
+SEEDED = {"format": "greenlist-v3", "window": 3, "gamma": "1/4", "seeds": 4, "messages": 20, "tokenizer": TOKENIZER}
 
 
 @pytest.mark.costly

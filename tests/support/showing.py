@@ -38,4 +38,4 @@ def show_text(folder: Path, text: str, key_id: str = "seeded") -> ShownEvent:
     buckets = np.unique(mark.buckets(tokens, positions)).tolist()
     seed_key = format_of(key).seed_key(read_secret(key.secret, folder))
     leaves = [leaf_of(seed_of(seed_key, bucket)) for bucket in buckets]
-    return append_event(folder, key_id, text.encode(), "as written", buckets, leaves)[0]
+    return append_event(folder, key_id, text.encode(), buckets, leaves)[0]

@@ -45,7 +45,7 @@ def test_steps_whose_seeds_were_shown_are_not_marked(kind, own_keys, settings):
     buckets = [reference3.bucket_of(reference3.window_nonces(window, seeds)[0], seeds) for window in windows.tolist()]
     shown = sorted({*buckets[::2]})
     leaves = [bucket.to_bytes(32, "big") for bucket in shown]
-    append_event(own_keys, kind, b"a text", "as written", shown, leaves)
+    append_event(own_keys, kind, b"a text", shown, leaves)
     _, logits, _, forced_then = marked(served)
     are_shown = torch.tensor([bucket in shown for bucket in buckets])
     assert 0 < are_shown.sum() < ROWS
@@ -58,7 +58,7 @@ def test_steps_whose_seeds_were_shown_are_not_marked(kind, own_keys, settings):
 
 def test_a_server_that_cannot_read_what_was_shown_does_not_start(own_keys, settings):
     served = settings("gumbel-v3")._replace(registry=own_keys)
-    append_event(own_keys, "gumbel-v3", b"a text", "as written", [5], [bytes(32)])
+    append_event(own_keys, "gumbel-v3", b"a text", [5], [bytes(32)])
     path = Path(shown_path(own_keys, "gumbel-v3"))
     path.write_bytes(path.read_bytes()[:-2])
     with pytest.raises(Refused, match="its last line has no end; restore the file"):
@@ -79,7 +79,7 @@ def test_a_server_reads_anew_each_minute_and_marks_nothing_once_its_lease_is_ove
     assert torch.equal(logits_now(marker), plain)
     seeds = KINDS["greenlist-v3"]["seeds"]
     buckets = [reference3.bucket_of(reference3.window_nonces(window, seeds)[0], seeds) for window in windows.tolist()]
-    append_event(own_keys, "greenlist-v3", b"a text", "as written", [buckets[0]], [bytes(32)])
+    append_event(own_keys, "greenlist-v3", b"a text", [buckets[0]], [bytes(32)])
     (lease,) = readers_before(own_keys, "greenlist-v3", 1)
     assert (lease.kind, lease.events) == ("server", {"greenlist-v3": 0})
     for holds_before in (True, False):  # what began before the new event was in force is over at the next renewal
@@ -109,7 +109,7 @@ def test_a_process_that_was_forked_marks_by_what_was_shown_since(own_keys, setti
     before, plain, windows, _ = marked(served)
     seeds = KINDS["greenlist-v3"]["seeds"]
     buckets = [reference3.bucket_of(reference3.window_nonces(window, seeds)[0], seeds) for window in windows.tolist()]
-    append_event(own_keys, "greenlist-v3", b"a text", "as written", [buckets[0]], [bytes(32)])
+    append_event(own_keys, "greenlist-v3", b"a text", [buckets[0]], [bytes(32)])
     own = os.getpid()
     monkeypatch.setattr("scanner.registry.leases.os.getpid", lambda: own + 1)
     one, logits = torch.ones(ROWS, dtype=torch.float64), before.clone()
@@ -125,7 +125,7 @@ def test_a_process_that_was_forked_marks_by_what_was_shown_since(own_keys, setti
 
 def test_a_server_that_does_not_start_leaves_no_lease(own_keys, settings):
     path = Path(shown_path(own_keys, "gumbel-v3"))
-    append_event(own_keys, "gumbel-v3", b"a text", "as written", [5], [bytes(32)])
+    append_event(own_keys, "gumbel-v3", b"a text", [5], [bytes(32)])
     path.write_bytes(path.read_bytes()[:-2])
     with pytest.raises(Refused, match="its last line has no end"):
         open_marker(settings("gumbel-v3")._replace(registry=own_keys), CPU)
@@ -134,9 +134,9 @@ def test_a_server_that_does_not_start_leaves_no_lease(own_keys, settings):
 
 def test_a_server_marks_nothing_more_once_an_older_registry_was_put_back(own_keys, settings):
     path = Path(shown_path(own_keys, "greenlist-v3"))
-    append_event(own_keys, "greenlist-v3", b"a text", "as written", [5], [bytes(32)])
+    append_event(own_keys, "greenlist-v3", b"a text", [5], [bytes(32)])
     older = path.read_bytes()
-    append_event(own_keys, "greenlist-v3", b"another", "as written", [6], [bytes(31) + b"1"])
+    append_event(own_keys, "greenlist-v3", b"another", [6], [bytes(31) + b"1"])
     marker = open_marker(settings("greenlist-v3")._replace(registry=own_keys), CPU)
     path.write_bytes(older)
     marker._lease.renew()
@@ -167,7 +167,7 @@ def steps_of_rank(rank, served, store, windows, bucket):
 
     steps = [step()]
     if rank == 0:
-        append_event(served.registry, served.key_id, b"a text", "as written", [bucket], [bytes(32)])
+        append_event(served.registry, served.key_id, b"a text", [bucket], [bytes(32)])
         marker._lease.renew()
     steps.append(step())
     if rank == 1:
