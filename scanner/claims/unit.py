@@ -2,10 +2,10 @@
 
 1. The unit of a flag of the whole text, as written or in its normal form, is that text; of a flagged part, the smallest
    window that holds it.
-2. If p of that unit is small enough for everybody (`TRIED`), it is the strongest. Otherwise, of it and all windows of
-   the text as written, the one whose claim has the smallest p is. A claim counts at most 1,000 positions, repeats within
-   its unit only, and positions that an earlier claim showed at their mean at most. So a marked paragraph can be hidden in
-   a larger unit: of a long text, or among words that are repeated, or copied from a claimed text.
+2. If p of that unit is small enough for everybody (`TRIED`), it is the strongest. Otherwise, of it and all windows
+   of the text as written, the one whose claim has the smallest p is. A claim counts at most 1,000 positions, repeats
+   within its unit only, and positions that an earlier claim showed at their mean at most. So a marked paragraph can
+   be hidden in a larger unit: of a long text, or among words that are repeated, or copied from a claimed text.
 3. An earlier claim about this text has an event. What it and events before it showed can be claimed under it: nothing
    new is shown, and p is what it was then, with the event's own seeds counted as secret. If p of the strongest such
    unit is small enough for everybody, the claim is about that, under the first such event.
