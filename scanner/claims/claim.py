@@ -210,7 +210,9 @@ def prepare(config: Path, document: str, published: Path | None, user_id: str | 
         "text_sha256": case.row["text_sha256"].hex(),
         "message": case.row["message"],
         "messages": key.messages,
-        "correction": max(case.row["correction"], _keys(explainer.registry, key, record, lines) / share),
+        "correction": max(
+            _correction(explainer, again.case, key), _keys(explainer.registry, key, record, lines) / share
+        ),
         "variant": unit.variant,
         "look": unit.look,
         "parts": unit.parts,
@@ -283,6 +285,14 @@ def _last_read(explainer: Explainer, key: MasterKey) -> datetime:
 
     began: datetime = ask(explainer.results, newest).item()
     return began
+
+
+def _correction(explainer: Explainer, first: FlagCase, key: MasterKey) -> float:
+    """Return the number of tests that the scan corrected p of a key for, from that of the first user's key."""
+    first_key, tested = explainer.key_on_record(first.row["key_id"]), (first.scan or {})["keys_tested"]
+    assert first_key is not None  # noqa: S101 - it was replayed
+    correction: float = first.row["correction"]
+    return correction * key.tested_among(tested) / first_key.tested_among(tested)
 
 
 def _keys(folder: str, key: MasterKey, record: KeyRecord, lines: Sequence[PublishedLine]) -> int:

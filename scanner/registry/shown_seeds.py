@@ -462,7 +462,7 @@ def _read(path: str) -> bytes | None:
 
 def _refuse_writable(path: Path) -> None:
     """Refuse a file that other users of this machine can change or delete, so that public seeds count as secret."""
-    open_to = writable_by_others([path])
+    open_to = writable_by_others([path, path.parent])  # the folder too, because the file can be a link out of it
     if open_to is not None:
         mode = f"{stat.S_IMODE(open_to.stat().st_mode):04o}"
         raise Refused(

@@ -5,6 +5,7 @@ import re
 from datetime import UTC, date, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,7 @@ from scanner.claims.claim import prepare, refuse_if_changed, show
 from scanner.errors import Refused
 from scanner.evidence.case import FlagCase
 from scanner.evidence.replay import Replay
-from scanner.registry import add_users, erase_users, remove_users
+from scanner.registry import add_users, erase_users, find_key, load_registry, remove_users
 from scanner.registry.holders import messages_held
 from scanner.registry.keys_file import read_published
 from scanner.results import retention
@@ -241,3 +242,12 @@ def test_each_user_whom_a_flag_names_can_have_a_claim(platform, plain, of_alice,
         assert "FAILS" not in platform.checked(out=out)[1]
     for user in order:
         assert platform.read("claim.json", user) == platform.read("claim.json", f"{user} again")
+
+
+def test_p_of_a_user_under_another_key_is_corrected_by_that_key(platform):
+    """By the weight of its own key, which may be a later one: by the first user's, p would be too small."""
+    key = find_key(load_registry(platform.registry), "green")
+    first, later = (key.model_copy(update={"key_id": name, "one_of": tests}) for name, tests in (("a", 4), ("b", 24)))
+    explainer = SimpleNamespace(key_on_record={"a": first, "b": later}.get)
+    flag = FlagCase({"key_id": "a", "correction": 8.0}, {"keys_tested": 2})
+    assert [claims._correction(explainer, flag, one) for one in (first, later, key)] == [8.0, 48.0, 4.0]

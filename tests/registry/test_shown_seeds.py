@@ -337,6 +337,9 @@ def test_a_file_that_others_can_write_is_refused(folder, key, what):
     """They could make public seeds secret again, or delete it."""
     show(folder, b"a text", [1])
     (folder / what).chmod((folder / what).stat().st_mode | stat.S_IWOTH)
+    if what == "shown":  # whoever can write the folder can put another link there
+        (folder / "shown/k1.jsonl").rename(folder / "elsewhere.jsonl")
+        (folder / "shown/k1.jsonl").symlink_to(folder / "elsewhere.jsonl")
     with pytest.raises(Refused, match=r"k1\.jsonl: others can write .*; remove that permission \(chmod o-w"):
         read_shown(folder, key)
 
