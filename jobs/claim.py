@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     type=NamedPath(path_type=Path, dir_okay=False, exists=True),
     help="List of `brickscan keys publish`, to check the claim against first",
 )
-@click.option("--user", metavar="USER", help="User whom the flag names  [default: the first]")
+@click.option(
+    "--user",
+    metavar="USER",
+    help="User whom the flag names, or their message, if the name was erased  [default: the first]",
+)
 @click.option("--wait", is_flag=True, help="Wait for running scans to end")
 @yes_option
 @dry_run_option

@@ -130,6 +130,7 @@ class PreparedClaim(NamedTuple):
     event: number of the event of an earlier claim about the text, which showed all seeds. None: there is none.
     newly: how many of the seeds no earlier claim showed.
     known: last event by which seeds had been shown when the claim was computed.
+    keys: of the registry then.
     last_read: when the newest scan under the key began.
     log10_p: the larger one of both rules, corrected.
     list_paths: the published list and its head, if it was named.
@@ -148,6 +149,7 @@ class PreparedClaim(NamedTuple):
     event: int | None
     newly: int
     known: ShownUpTo
+    keys: Sequence[MasterKey]
     last_read: datetime
     log10_p: float
     list_paths: Sequence[str]
@@ -158,14 +160,14 @@ class PreparedClaim(NamedTuple):
         return f"PreparedClaim({self.where!r}, …)"
 
 
-def prepare(config: Path, document: str, published: Path | None, user_id: str | None = None) -> PreparedClaim:
+def prepare(config: Path, document: str, published: Path | None, user: str | None = None) -> PreparedClaim:
     """Compute a claim and check it. Nothing is written.
 
     Args:
         config: of the scan.
         document: its id, or PATH:ROW.
         published: the list of published commitments. None: p is corrected for the keys of the registry.
-        user_id: user whom the flag names. None: the first.
+        user: user whom the flag names, or their message. None: the first.
 
     Raises:
         Refused: there is no such flag, it has no such claim, it comes out differently today, or the claim fails.
@@ -173,6 +175,7 @@ def prepare(config: Path, document: str, published: Path | None, user_id: str | 
         TokenizerError: its tokenizer cannot be used.
     """
     explainer = Explainer(config)
+    keys = load_registry(explainer.registry).keys
     try:
         again = replay(config, document)
     except Refused:
@@ -184,7 +187,7 @@ def prepare(config: Path, document: str, published: Path | None, user_id: str | 
         raise
     if not again.evidence_equal:
         raise Refused(f"{again.case.where}: its verdict comes out differently today, so there is nothing to claim")
-    case = again.case.about(user_id)
+    case = again.case.about(user)
     text, tokens, opened_key = explainer.scored_text(case)
     key = opened_key.key
     record, raw = (None, b"") if key.record is None else read_record(explainer.registry, key)
@@ -252,6 +255,7 @@ def prepare(config: Path, document: str, published: Path | None, user_id: str | 
         number,
         len(leaves),
         shown.last,
+        keys,
         last_read,
         math.nan,
         paths,
@@ -423,9 +427,14 @@ def show(claim: PreparedClaim) -> dict[str, bytes]:
     """Write the event of a claim, unless it has one, and return the files of its folder.
 
     Raises:
-        Refused: the event cannot be written, or another claim under the key was made since this one was computed. Or
-            an older registry, or another folder of leases, was put in place.
+        Refused: the event cannot be written. Keys changed, or another claim under the key was made, since this one was
+            computed. Or an older registry, or another folder of leases, was put in place.
     """
+    if load_registry(claim.folder).keys != claim.keys:
+        raise Refused(
+            f"{claim.where}: keys of the registry changed in the meantime, which p counts, so no seeds are shown; run "
+            "this again"
+        )
     refuse_unread(claim.folder, claim.last_read)  # check all again: a person was asked in between, which takes time
     refuse_lost_reads(claim.folder, claim.key)
     shown_since(claim.folder, claim.key, claim.known)

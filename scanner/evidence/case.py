@@ -18,7 +18,6 @@ from scanner.results import flagged
 from scanner.results.current_rows import ranges_ever
 from scanner.results.queries import ask, verdicts
 from scanner.results.scan_list import recorded_scan
-from schemas.words import Naming
 
 _SHOWN = 10
 
@@ -44,19 +43,24 @@ class FlagCase:
         """Return the flag as one of its text as written, whatever form of the text was flagged."""
         return FlagCase({**self.row, "variant": None}, self.scan)
 
-    def about(self, user_id: str | None) -> "FlagCase":
-        """Return the flag as one of another user whom it names. None: of the first, as it is.
+    def about(self, user: str | None) -> "FlagCase":
+        """Return the flag as one of another user whom it names.
+
+        user: id of a user, or a message, whose user's name may have been erased. None: of the first, as it is.
 
         Raises:
             Refused: it does not name that user.
         """
-        if user_id is None:
+        if user is None:
             return self
-        of_users = {named["user_id"]: named for named in self.row["named"] or () if named["naming"] == Naming.NAMED}
-        if user_id not in of_users:
-            users = ", ".join(map(repr, of_users)) or "nobody"
-            raise Refused(f"{self.where}: does not name user {user_id!r}; it names {users}")
-        return FlagCase({**self.row, **of_users[user_id]}, self.scan)
+        named = self.row["named"] or ()
+        found = [one for one in named if one["user_id"] == user] or [
+            one for one in named if str(one["message"]) == user
+        ]
+        if not found:
+            users = ", ".join(repr(one["user_id"] or one["message"]) for one in named) or "nobody"
+            raise Refused(f"{self.where}: does not name user {user!r}; it names {users}")
+        return FlagCase({**self.row, **found[0]}, self.scan)
 
     @property
     def shown(self) -> tuple[tuple[str, ShownUpTo], ...]:

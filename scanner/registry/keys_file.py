@@ -481,7 +481,8 @@ def publish(folder: Path | str, path: Path) -> tuple[list[PublishedLine], int]:
         dealt = _dealt(folder, keys, before)  # before the lock is taken, because it takes long
         with locked(folder), _list_locked(path):
             lines = read_published(path)
-            if lines != before:
+            ours, count = {key.commitment for key in keys}, len(lines)
+            if lines[: len(before)] != before or any(line.commitment in ours for line in lines[len(before) :]):
                 continue  # its users may be newer than these
             day = datetime.now(UTC).date().isoformat()
             published = {line[3:9] for line in lines}
@@ -492,9 +493,9 @@ def publish(folder: Path | str, path: Path) -> tuple[list[PublishedLine], int]:
                     number, last = len(lines) + 1, lines[-1].head if lines else _FIRST_HEAD
                     body = number, day, key.key_id, *fields, dealt.get(key.key_id, _NONE)
                     lines.append(PublishedLine(*body, _head(last, " ".join(map(str, body)))))
-            if len(lines) > len(before):
+            if len(lines) > count:
                 _write_list(path, lines)
-            return lines, len(lines) - len(before)
+            return lines, len(lines) - count
 
 
 def _write_list(path: Path, lines: Sequence[PublishedLine]) -> None:

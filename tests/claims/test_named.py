@@ -15,13 +15,14 @@ from scanner.claims.claim import prepare, refuse_if_changed, show
 from scanner.errors import Refused
 from scanner.evidence.case import FlagCase
 from scanner.evidence.replay import Replay
-from scanner.registry import add_users, erase_users, find_key, load_registry, remove_users
+from scanner.registry import add_users, erase_users, find_key, load_registry, new_key, remove_users
 from scanner.registry.holders import messages_held
 from scanner.registry.keys_file import read_published
 from scanner.results import retention
 from schemas.words import Naming
 from tests.support.claiming import Platform
 from tests.support.command_line import call
+from tests.support.two_keys import TOKENIZER
 
 pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("without_ray", "opened_once")]
 
@@ -251,3 +252,31 @@ def test_p_of_a_user_under_another_key_is_corrected_by_that_key(platform):
     explainer = SimpleNamespace(key_on_record={"a": first, "b": later}.get)
     flag = FlagCase({"key_id": "a", "correction": 8.0}, {"keys_tested": 2})
     assert [claims._correction(explainer, flag, one) for one in (first, later, key)] == [8.0, 48.0, 4.0]
+
+
+def test_a_user_whose_name_was_erased_is_found_by_the_message(platform):
+    """Else a claim about the second user, whose seeds are shown, could not be finished after an erasure."""
+    messages = messages_held(platform.registry, "green", ["alice", "bob-4f9c"])
+    marked = [platform.forger.mark_words(platform.words, messages[user], 130, 6) for user in messages]
+    platform.night.write("b", ["".join(marked)])
+    platform.night.scan()
+    row = next(row for row in platform.night.verdicts().to_dicts() if row["doc_id"] == "b:0")
+    second = row["named"][1]
+    assert call("users", "remove", second["user_id"], "--erase", "--yes", "--registry", platform.registry)[0] == 0
+    case = FlagCase({**row, "named": [row["named"][0], second | {"user_id": None}]}, None)
+    assert case.about(str(second["message"])).row["message"] == second["message"]
+    with pytest.raises(Refused, match=f"it names '{row['user_id']}', {second['message']}"):
+        case.about(second["user_id"])
+    code, said = platform.claim("--yes", "--user", str(second["message"]), document="b:0")
+    assert (code, (platform.case / "name.json").exists()) == (0, False), said
+    assert platform.read("claim.json")["message"] == second["message"]
+
+
+def test_keys_that_are_made_meanwhile_are_counted(platform):
+    prepared = prepare(platform.night.config, "a:0", None)
+    blue = {"format": "greenlist", "window": 3, "gamma": "1/4", "messages": 1, "tokenizer": TOKENIZER}
+    new_key(platform.registry, "blue", **blue)
+    with pytest.raises(Refused, match="keys of the registry changed in the meantime"):
+        show(prepared)
+    assert platform.shown().number == 0
+    show(prepare(platform.night.config, "a:0", None))

@@ -94,6 +94,28 @@ def test_a_list_that_was_written_while_users_were_read_never_goes_back(listed, m
     assert keys_file.read_published(path) == lines
 
 
+def test_lines_of_another_registry_do_not_delay_a_list(listed, monkeypatch):
+    """Users of a large registry take minutes to read: another one that publishes meanwhile would stop it for ever."""
+    path, dealt, times = listed / "list.txt", keys_file._dealt, []
+
+    def read_slowly(folder, *others):
+        read = dealt(folder, *others)
+        if folder == listed / "registry":
+            times.append(folder)
+            add_users(listed / "other", ["elsewhere"], [f"user-{len(times)}"])
+            monkeypatch.setattr(keys_file, "_dealt", dealt)
+            keys_file.publish(listed / "other", path)
+            monkeypatch.setattr(keys_file, "_dealt", read_slowly)
+        return read
+
+    add_users(listed / "registry", ["summer"], ["alice"])
+    add(listed / "other", "elsewhere")
+    monkeypatch.setattr(keys_file, "_dealt", read_slowly)
+    lines, newly = keys_file.publish(listed / "registry", path)
+    assert (newly, len(times), lines[-1].key_id, lines[-2].key_id) == (1, 1, "summer", "elsewhere")
+    assert keys_file.read_published(path) == lines
+
+
 def test_a_list_stays_what_a_link_leads_to_and_keeps_its_mode(listed):
     """Else the public file stays behind, and lists of two registries fork."""
     path, link = listed / "list.txt", listed / "link.txt"
