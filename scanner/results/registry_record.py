@@ -64,8 +64,12 @@ def lost_record(registry: str, results: str) -> str | None:
                 return _older(registry, results, scan, _LOST_KEY.format(key["key_id"]))
     # scans that were killed have no row; of their keys, these are on record
     fields = ["scan_id", "began_at", "events"]
-    ranges = ranges_ever(results).select(fields).drop_nulls("events").unique()
-    killed = ask(results, lambda: ranges.join(scans(results), on="scan_id", how="anti").collect())
+
+    def find_killed() -> pl.DataFrame:
+        ranges = ranges_ever(results).select(fields).drop_nulls("events").unique()
+        return ranges.join(scans(results), on="scan_id", how="anti").collect()
+
+    killed = ask(results, find_killed)
     for row in killed.select("scan_id", "events", started_at="began_at").to_dicts():
         for key_id in sorted({*_parse_events(row["events"])} - key_ids):
             return _older(registry, results, row, _LOST_KEY.format(key_id))
