@@ -697,15 +697,7 @@ def test_a_scan_that_has_not_ended_and_has_another_folder_of_leases_stops_a_clai
 
 def test_a_flag_of_a_scan_that_was_killed_is_claimed_once_its_file_was_scanned_again(platform, monkeypatch):
     """The scan that continues leaves the flag's shard out, so a hint to scan again alone leads nowhere."""
-
-    def die(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        for name in ("_judge", "_record", "_keep_signatures"):
-            patch.setattr(f"scanner.cluster.scan._Scan.{name}", die)
-        with pytest.raises(KeyboardInterrupt):
-            platform.scan(platform.text())
+    platform.scan_and_be_killed(monkeypatch, platform.text())
     for _ in range(2):
         code, said = platform.claim("--dry-run")
         assert (code, "did not finish" in said, "`touch` the file and scan again" in said) == (2, True, True), said

@@ -93,15 +93,7 @@ def test_a_key_that_only_a_killed_scan_tested_is_looked_for(tmp_path, words, mon
     platform = Platform(tmp_path, words)
     older = (platform.registry / "keys.toml").read_text()
     new_key(platform.registry, "later", **SEEDED)
-
-    def die(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        for name in ("_judge", "_record", "_keep_signatures"):
-            patch.setattr(f"scanner.cluster.scan._Scan.{name}", die)
-        with pytest.raises(KeyboardInterrupt):
-            platform.scan(platform.text())
+    platform.scan_and_be_killed(monkeypatch, platform.text())
     assert lost_record(str(platform.registry), platform.night.results) is None
     (platform.registry / "keys.toml").write_text(older)
     with pytest.raises(Refused, match="tested key 'later', which this registry lacks"):

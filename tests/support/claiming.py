@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from scanner.registry import find_key, load_registry, new_key
 from scanner.registry.key_records import RecordTerms
 from scanner.registry.shown_seeds import read_shown
@@ -42,6 +44,18 @@ class Platform:
     def scan(self, *texts: str) -> None:
         self.night.write("a", texts)
         self.night.scan()
+
+    def scan_and_be_killed(self, monkeypatch, *texts: str) -> None:
+        """Scan texts, and die once their rows are committed."""
+
+        def die(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            for name in ("_judge", "_record", "_keep_signatures"):
+                patch.setattr(f"scanner.cluster.scan._Scan.{name}", die)
+            with pytest.raises(KeyboardInterrupt):
+                self.scan(*texts)
 
     def claim(self, *options: object, document: str = "a:0", out: str = "case") -> tuple[int, str]:
         code, said, err = call("claim", self.night.config, document, "--out", self.folder / out, *options)
