@@ -213,9 +213,7 @@ def prepare(config: Path, document: str, published: Path | None, user: str | Non
         "text_sha256": case.row["text_sha256"].hex(),
         "message": case.row["message"],
         "messages": key.messages,
-        "correction": max(
-            _correction(explainer, again.case, key), _keys(explainer.registry, key, record, lines) / share
-        ),
+        "correction": max(_correction(explainer, again.case, key), _count_keys(keys, record, lines) / share),
         "variant": unit.variant,
         "look": unit.look,
         "parts": unit.parts,
@@ -299,11 +297,11 @@ def _correction(explainer: Explainer, first: FlagCase, key: MasterKey) -> float:
     return correction * key.tested_among(tested) / first_key.tested_among(tested)
 
 
-def _keys(folder: str, key: MasterKey, record: KeyRecord, lines: Sequence[PublishedLine]) -> int:
+def _count_keys(keys: Sequence[MasterKey], record: KeyRecord, lines: Sequence[PublishedLine]) -> int:
     """Count the keys that p of a claim is corrected for: all keys that a checker of the claim may know of."""
     known = {
         (other.commitment, other.tokenizer.sha256, other.record or NO_RECORD)
-        for other in load_registry(folder).keys
+        for other in keys
         if other.commitment is not None
     } | {(line.commitment, line.tokenizer, line.record) for line in lines}
     return len(known) + len({*record.earlier} - {digest for _, _, digest in known})

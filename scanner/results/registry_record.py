@@ -41,7 +41,7 @@ VERIFIED_USERS_TABLE = "verified_users"
 def lost_record(registry: str, results: str) -> str | None:
     """Return a sentence if the registry lacks a key or the users that scans of these results had. None: it has all.
 
-    This reads `scans`, and one column of the registry's events.
+    This reads `scans`, three columns of `shards`, and one of the registry's events.
 
     Raises:
         Refused: there is no such registry.
@@ -71,8 +71,9 @@ def lost_record(registry: str, results: str) -> str | None:
 
     killed = ask(results, find_killed)
     for row in killed.select("scan_id", "events", started_at="began_at").to_dicts():
-        for key_id in sorted({*_parse_events(row["events"])} - key_ids):
-            return _older(registry, results, row, _LOST_KEY.format(key_id))
+        lost_ids = {*_parse_events(row["events"])} - key_ids
+        if lost_ids:
+            return _older(registry, results, row, _LOST_KEY.format(min(lost_ids)))
     return None
 
 
