@@ -49,7 +49,7 @@ def add_night(folder: str, night: int, path: str, flagged: int, keys: str = "set
     for name in IN_ORDER:
         told = {column: value for column, value in about.items() if column in SCHEMAS[name].names}
         enter(folder, name, f"shard {night}", tables.get(name, [filled(SCHEMAS[name], **told)]))
-    append_scan(folder, filled(SCANS, scan_id=scan_of(night)))
+    append_scan(folder, filled(SCANS, scan_id=scan_of(night), keys=[]))  # a registry must have each key on record
 
 
 def enter(folder: str, name: str, transaction: str, rows: list[dict]) -> None:
