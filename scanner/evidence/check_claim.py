@@ -168,8 +168,9 @@ ONE_SHAPE = (  # spellings within one alphabet that look alike, in some place or
     *(("\u00d0", "\u0110", "\u0189"), ("\u015e", "\u0218"), ("\u015f", "\u0219"), ("\u0162", "\u021a")),
     *(("\u0163", "\u021b"), ("\u018e", "\u018f"), ("\u01dd", "\u0259"), ("\u0406", "\u04c0"), ("\u0473", "\u04e9")),
     *(("\u05d5\u05d5", "\u05f0"), ("\u05d5\u05d9", "\u05f1"), ("\u05d9\u05d9", "\u05f2"), ("\u064a", "\u06cc")),
-    *(("\u0649", "\u06cc"), ("\u0643", "\u06a9"), ("\u0647", "\u06c1"), ("\u0647", "\u06d5"), (":", "\u0589")),
+    *(("\u0649", "\u06cc"), ("\u0643", "\u06a9"), ("\u0647", "\u06c1"), ("\u0647", "\u06d5"), ("'", "\u05f3")),
     *(("\u0e40\u0e40", "\u0e41"), ("\u0ec0\u0ec0", "\u0ec1"), ("\u0e33", "\u0e4d\u0e32"), ("\u0eb3", "\u0ecd\u0eb2")),
+    *((":", "\u0589"), ("|", "\u0964", "\u104a"), (",", "\u066b"), ("%", "\u066a"), ('"', "\u05f4")),
     *((chr(0x660 + digit), chr(0x6F0 + digit)) for digit in (0, 1, 2, 3, 7, 8, 9)),
 )
 WHOLE = {"\u0e33", "\u0eb3"}  # letters that normal forms take apart, and nobody writes apart
@@ -178,10 +179,12 @@ OTHER_KANA = re.compile(  # Japanese signs that look like those of another kind,
     "|(?<=[\u30a1-\u30ff])[\u3078-\u307a\u4e8c\u529b\u53e3\u5de5\u5915\u535c\u516b\u4e00](?=[\u30a1-\u30ff])"
     "|(?<![\u3041-\u30ff])\u30fc"
 )
-SIGNS = re.compile(  # signs that programs show, and that look like none of each other but quotation marks and dashes
+SIGNS = re.compile(  # that programs show, and of which only quotation marks, dashes and ONE_SHAPE look like others
     "[!-/:-@\\[-`{-~\u00a1-\u00a7\u00a9\u00ab\u00ac\u00ae\u00b0-\u00b3\u00b6\u00b7\u00b9\u00bb-\u00bf\u00d7\u00f7\u2013\u2014"
     "\u2018-\u201e\u2020-\u2022\u2026\u2030\u2032\u2033\u2039\u203a\u2070-\u209c\u20a0-\u20bf\u2116\u2122\u2150-\u215e\u2190-\u21ff"
-    "\u221a\u221e\u2248\u2260-\u2265\u2460-\u24ff\u0964\u0965\u25a0-\u27bf\u3001-\u3003\u3008-\u3011\u30fb\uff01-\uff5e\U0001f300-\U0001faff]"
+    "\u221a\u221e\u2248\u2260-\u2265\u2460-\u24ff\u25a0-\u27bf\uff01-\uff5e\U0001f300-\U0001faff"
+    "\u055b-\u055e\u0589\u05be\u05f3\u05f4\u060c\u061b\u061f\u066a-\u066c\u06d4\u0964\u0965\u0e3f\u0f0b\u0f0d\u104a\u104b"
+    "\u1362-\u1367\u17d4\u17d5\u203b\u3001-\u3003\u3008-\u3012\u3014\u3015\u301c\u30fb]"  # of other alphabets
 )
 WORD = re.compile(r"[^\W\d_]+")
 BLANKS = re.compile(r"\s+")
@@ -722,15 +725,15 @@ def characters_unseen(text: str) -> int:
     # 2. accents apart from their letters, and all else that is another spelling of the same characters
     unseen += sum(len(word) for word in text.split() if not unicodedata.is_normalized("NFC", word))
     # 3. characters without a shape, letters of another style, and accents that no letter before them has
-    words = [(word, [alphabet_of(one) for one in word if one.isalpha()]) for word in WORD.findall(text)]
-    (own, _), *_ = [*collections.Counter(name for _, names in words for name in names).most_common(1), ("", 0)]
     letter = ""
     for one in text:
         is_accent = unicodedata.category(one)[0] == "M"
         letter = letter if is_accent else one
         is_strange = is_accent and alphabet_of(one) != alphabet_of(letter)
-        unseen += not one.isspace() and (is_strange or is_hidden(one, own))
+        unseen += not one.isspace() and (is_strange or is_hidden(one))
     # 4. words of several alphabets, and those of another one than most
+    words = [(word, [alphabet_of(one) for one in word if one.isalpha()]) for word in WORD.findall(text)]
+    (own, _), *_ = [*collections.Counter(name for _, names in words for name in names).most_common(1), ("", 0)]
     for word, names in words:
         others = {*names} - LIKE_NO_OTHER
         is_foreign = others and own not in others and (ALL_LOOK_ALIKE.fullmatch(word) or not others <= USUAL)
@@ -741,22 +744,19 @@ def characters_unseen(text: str) -> int:
     return unseen + sum(sum(of_spellings) - max(of_spellings) for of_spellings in counts)
 
 
-def is_hidden(one: str, own: str) -> bool:
-    """Return whether a character is no usual letter, accent, digit or sign with a shape.
-
-    own: the text's alphabet. Its own signs are usual ones, besides SIGNS.
-    """
+def is_hidden(one: str) -> bool:
+    """Return whether a character is none of SIGNS, and no usual letter, accent or digit with a shape."""
     if HIDDEN.match(one) is not None:
         return True
     kind, is_plain = unicodedata.category(one), one in WHOLE or unicodedata.is_normalized("NFKC", one)
     if kind[0] == "L" or kind in ("Nd", "Nl"):
         return PHONETIC.match(one) is not None or not is_plain
-    return kind[0] != "M" and SIGNS.match(one) is None and not (is_plain and alphabet_of(one) == own)
+    return kind[0] != "M" and SIGNS.match(one) is None
 
 
 @functools.lru_cache(maxsize=2**16)
 def alphabet_of(letter: str) -> str:
-    """Return the first word of the name of a letter or sign, such as LATIN. Without one, it has none."""
+    """Return the first word of a letter's name, such as LATIN. Without a letter, it has none."""
     return unicodedata.name(letter, "").split(" ", 1)[0] if letter else ""
 
 
