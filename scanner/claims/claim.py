@@ -198,12 +198,13 @@ def prepare(config: Path, document: str, published: Path | None, user: str | Non
     refuse_lost_events(explainer.results, explainer.registry, [key])
     last_read = _last_read(explainer, key)
     refuse_unread(explainer.registry, last_read)
+    # before the events, because another claim may be made and published in the meantime
+    lines = read_published(published) if published else []
     shown = read_shown(explainer.registry, key)
     unit, number = choose_unit(explainer, case, again.case, opened_key, record, shown)
     if unit.variant != case.row["variant"]:
         text, tokens, _ = explainer.scored_text(case.as_written)
     share = record.looks[look_of_record(unit.look, unit.variant)]
-    lines = read_published(published) if published else []
     refuse_lost_heads(explainer.registry, key, lines)
     ids = tokens.ids.tolist()[unit.begin : unit.end]
     fields = {
@@ -345,17 +346,17 @@ def _name(folder: str, case: FlagCase, again: Replay, key: MasterKey, lines: Seq
     None: the flag names no user, by its row or by today's naming, or the name was erased.
 
     Raises:
-        Refused: the registry gave the message to another user.
+        Refused: the registry gave the message to another user. Or its users are not those of the list.
     """
     row = case.row
-    today = {(named["key_id"], named["message"]): named["naming"] for named in again.named}
-    naming = today.get((row["key_id"], row["message"]))
-    if row["naming"] != Naming.NAMED or row["user_id"] is None or not _is_named(folder, row, naming):
-        return None
     of_key = (line.dealt for line in lines if (line.key_id, line.commitment) == (key.key_id, key.commitment))
     ours = [Dealt.of(words) for words in of_key if ":" in words]
     if ours:  # check against all lines, because an older registry could have been put back between two of them
         dealt_now(folder, {key.key_id: ours})
+    today = {(named["key_id"], named["message"]): named["naming"] for named in again.named}
+    naming = today.get((row["key_id"], row["message"]))
+    if row["naming"] != Naming.NAMED or row["user_id"] is None or not _is_named(folder, row, naming):
+        return None
     found = find_record(folder, key.key_id, row["message"], ours)
     if found is None:
         return None

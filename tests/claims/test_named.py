@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from datetime import UTC, date, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -87,6 +88,14 @@ def test_users_who_are_not_those_of_each_line_are_named_in_no_claim(platform):
     code, said = platform.claim("--yes", "--list", platform.listed)
     assert (code, "its first 1 events have a different root from the one on the list" in said) == (2, True), said
     assert platform.shown().number == 0
+
+
+def test_users_who_are_lost_are_told_also_if_nobody_is_named_any_more(platform):
+    platform.publish()
+    shutil.rmtree(platform.registry / "users")
+    code, said = platform.claim("--yes", "--list", platform.listed)
+    assert (code, platform.shown().number) == (2, 0), said
+    assert "the list" in said
 
 
 def test_a_name_that_was_erased_stands_in_no_claim(platform):
