@@ -63,7 +63,7 @@ from scanner.registry.shown_seeds import (
 from scanner.results.current_rows import ranges_ever
 from scanner.results.earlier_scans import SCAN_BEGAN
 from scanner.results.queries import ask, scans
-from scanner.results.registry_record import refuse_lost_events
+from scanner.results.registry_record import refuse_lost_events, users_on_record
 from scanner.scan_plan import read_config
 from scanner.signing import unchecked
 from scanner.storage.locations import sync_to_disk
@@ -196,6 +196,7 @@ def prepare(config: Path, document: str, published: Path | None, user: str | Non
         raise Refused(f"{case.where}: {refused}")
     # without this check, the next event could get the number of one that was lost
     refuse_lost_events(explainer.results, explainer.registry, [key])
+    users_on_record(explainer.registry, explainer.results)  # it refuses a registry without a key that p must count
     last_read = _last_read(explainer, key)
     refuse_unread(explainer.registry, last_read)
     # before the events, because another claim may be made and published in the meantime
@@ -265,9 +266,11 @@ def prepare(config: Path, document: str, published: Path | None, user: str | Non
     whole = _all_files(claim, shown, event, salt)
     failing = check_claim.failing(whole, None, paths)
     if failing:
+        why, shown_earlier = f"this fails: {failing[0]}", len(seeds) - len(leaves)
+        if number is None and shown_earlier:
+            why += f"; earlier claims showed {shown_earlier:,} of its {len(seeds):,} seeds, which are no evidence now"
         raise Refused(
-            f"{case.where}: the script that checks a claim would reject it (this fails: {failing[0]}), so no seeds are "
-            f"shown; {OTHER_WAY}"
+            f"{case.where}: the script that checks a claim would reject it ({why}), so no seeds are shown; {OTHER_WAY}"
         )
     scores = json.loads(whole["claim.json"])
     return claim._replace(log10_p=max(scores["log10_p_global"], scores["log10_p_user_global"]))

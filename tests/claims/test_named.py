@@ -90,12 +90,22 @@ def test_users_who_are_not_those_of_each_line_are_named_in_no_claim(platform):
     assert platform.shown().number == 0
 
 
-def test_users_who_are_lost_are_told_also_if_nobody_is_named_any_more(platform):
-    platform.publish()
+def test_users_whom_a_scan_saw_and_who_are_lost_are_missed_without_a_list(platform):
     shutil.rmtree(platform.registry / "users")
-    code, said = platform.claim("--yes", "--list", platform.listed)
-    assert (code, platform.shown().number) == (2, 0), said
-    assert "the list" in said
+    code, said = platform.claim("--yes")
+    assert (code, "is older than its own results" in said) == (2, True), said
+    assert platform.shown().number == 0
+
+
+def test_users_of_the_list_who_are_lost_are_missed_also_if_nobody_is_named(tmp_path, words):
+    platform, listed = Platform(tmp_path, words), tmp_path / "list.txt"
+    platform.scan(platform.text())
+    add_users(platform.registry, None, ["alice"])
+    assert call("keys", "publish", listed, "--registry", platform.registry)[0] == 0
+    shutil.rmtree(platform.registry / "users")
+    code, said = platform.claim("--yes", "--list", listed)
+    assert (code, "on the list" in said) == (2, True), said
+    assert platform.shown().number == 0
 
 
 def test_a_name_that_was_erased_stands_in_no_claim(platform):
@@ -289,3 +299,16 @@ def test_keys_that_are_made_meanwhile_are_counted(platform):
         show(prepared)
     assert platform.shown().number == 0
     show(prepare(platform.night.config, "a:0", None))
+
+
+def test_a_registry_that_lost_a_key_makes_no_claim(platform, plain):
+    keys_file = platform.registry / "keys.toml"
+    before = keys_file.read_bytes()
+    blue = {"format": "greenlist", "window": 3, "gamma": "1/4", "messages": 1, "tokenizer": TOKENIZER}
+    new_key(platform.registry, "blue", **blue)
+    platform.night.write("b", [plain(80, 3)])
+    platform.night.scan()
+    keys_file.write_bytes(before)
+    code, said = platform.claim("--yes")
+    assert (code, "tested key 'blue', which this registry lacks" in said) == (2, True), said
+    assert platform.shown().number == 0
