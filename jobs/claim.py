@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option(
     "--user",
     metavar="USER",
-    help="User whom the flag names, or their message, if the name was erased  [default: the first]",
+    help="User whom the flag names, or KEY_ID:MESSAGE, if the name was erased  [default: the first]",
 )
 @click.option("--wait", is_flag=True, help="Wait for running scans to end")
 @yes_option
@@ -82,7 +82,9 @@ def _changes(prepared: "PreparedClaim") -> list[str]:
     """Write what a claim shows, what that costs, and that it cannot be taken back."""
     key, unit, seeds = prepared.key, prepared.unit, counted(len(prepared.seeds), "seed")
     what = f"{unit.variant or 'as written'}, tokens {unit.begin + 1} to {unit.end}"
-    about = f"claims about {prepared.where}, {what}: shows {seeds} of key {key.key_id}"
+    name = prepared.user_id
+    whose = f"message {prepared.fields['message']}, " + ("no name" if name is None else f"user {printable(name)!r}")
+    about = f"claims about {prepared.where}, {what}, {whose}: shows {seeds} of key {key.key_id}"
     doubt = [f"signatures of tables were not checked: {prepared.not_checked}"] if prepared.not_checked else []
     if prepared.event is not None:
         return [

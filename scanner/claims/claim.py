@@ -58,6 +58,7 @@ from scanner.registry.shown_seeds import (
     read_event,
     read_shown,
     refuse_above_cap,
+    refuse_changed_keys,
     shown_since,
 )
 from scanner.results.current_rows import ranges_ever
@@ -159,6 +160,12 @@ class PreparedClaim(NamedTuple):
     def __repr__(self) -> str:
         return f"PreparedClaim({self.where!r}, …)"
 
+    @property
+    def user_id(self) -> str | None:
+        """Return the user whom the claim names. None: nobody."""
+        name: str | None = json.loads(self.files["name.json"])["user_id"] if "name.json" in self.files else None
+        return name
+
 
 def prepare(config: Path, document: str, published: Path | None, user: str | None = None) -> PreparedClaim:
     """Compute a claim and check it. Nothing is written.
@@ -167,7 +174,7 @@ def prepare(config: Path, document: str, published: Path | None, user: str | Non
         config: of the scan.
         document: its id, or PATH:ROW.
         published: the list of published commitments. None: p is corrected for the keys of the registry.
-        user: user whom the flag names, or their message. None: the first.
+        user: user whom the flag names, or KEY_ID:MESSAGE. None: the first.
 
     Raises:
         Refused: there is no such flag, it has no such claim, it comes out differently today, or the claim fails.
@@ -432,19 +439,15 @@ def show(claim: PreparedClaim) -> dict[str, bytes]:
         Refused: the event cannot be written. Keys changed, or another claim under the key was made, since this one was
             computed. Or an older registry, or another folder of leases, was put in place.
     """
-    if load_registry(claim.folder).keys != claim.keys:
-        raise Refused(
-            f"{claim.where}: keys of the registry changed in the meantime, which p counts, so no seeds are shown; run "
-            "this again"
-        )
     refuse_unread(claim.folder, claim.last_read)  # check all again: a person was asked in between, which takes time
     refuse_lost_reads(claim.folder, claim.key)
     shown_since(claim.folder, claim.key, claim.known)
     if claim.event is None:
         buckets, leaves = [one.bucket for one in claim.seeds], [leaf_of(one.seed) for one in claim.seeds]
-        where = claim.folder, claim.key.key_id
-        event, salt = append_event(*where, claim.files["text.txt"], buckets, leaves, known=claim.known)
+        where, text = (claim.folder, claim.key.key_id), claim.files["text.txt"]
+        event, salt = append_event(*where, text, buckets, leaves, known=claim.known, keys=claim.keys)
     else:
+        refuse_changed_keys(load_registry(claim.folder), claim.keys)
         event, salt = read_event(claim.folder, claim.key, claim.event)
     shown = shown_since(claim.folder, claim.key, ShownUpTo(event.number, event_head(event)))
     return _all_files(claim, shown, event, salt)

@@ -46,7 +46,7 @@ class FlagCase:
     def about(self, user: str | None) -> "FlagCase":
         """Return the flag as one of another user whom it names.
 
-        user: id of a user, or a message, whose user's name may have been erased. None: of the first, as it is.
+        user: id of a user, or KEY_ID:MESSAGE, because the name may have been erased. None: of the first, as it is.
 
         Raises:
             Refused: it does not name that user.
@@ -54,12 +54,13 @@ class FlagCase:
         if user is None:
             return self
         named = self.row["named"] or ()
+        messages = [f"{one['key_id']}:{one['message']}" for one in named]
         found = [one for one in named if one["user_id"] == user] or [
-            one for one in named if str(one["message"]) == user
+            one for one, message in zip(named, messages, strict=True) if message == user
         ]
         if not found:
-            users = ", ".join(repr(one["user_id"] or one["message"]) for one in named) or "nobody"
-            raise Refused(f"{self.where}: does not name user {user!r}; it names {users}")
+            users = ", ".join(repr(one["user_id"] or message) for one, message in zip(named, messages, strict=True))
+            raise Refused(f"{self.where}: does not name user {user!r}; it names {users or 'nobody'}")
         return FlagCase({**self.row, **found[0]}, self.scan)
 
     @property

@@ -43,7 +43,7 @@ from scanner.storage.locations import (
     write_whole,
 )
 from schemas.key_record import MOST_SEEDS
-from schemas.registry import MasterKey
+from schemas.registry import MasterKey, Registry
 
 SHOWN_FOLDER = "shown"
 
@@ -304,6 +304,7 @@ def append_event(
     leaves: Sequence[bytes],
     *,
     known: ShownUpTo | None = None,
+    keys: Sequence[MasterKey] | None = None,
     at: datetime | None = None,
 ) -> tuple[ShownEvent, bytes]:
     """Record that a claim shows seeds. This comes before the claim is written: its seeds are then never used again.
@@ -315,6 +316,7 @@ def append_event(
         buckets: all buckets that positions of the claim use, also those that were shown before.
         leaves: the leaves of the buckets, in the same order, 32 bytes each.
         known: the last event when the claim was computed. None: it does not matter.
+        keys: of the registry when the claim was computed. None: they do not matter.
         at: a time with a zone, now by default. If the last event is later, its time is used.
 
     Returns:
@@ -322,8 +324,8 @@ def append_event(
         Its salt of 16 bytes.
 
     Raises:
-        Refused: as `shown_since`, or the key has no public record, another claim was made since `known`, or the file
-            cannot be written.
+        Refused: as `shown_since`, or the key has no public record, another claim was made since `known`, the keys
+            are not `keys`, or the file cannot be written.
         ValueError: buckets and leaves do not belong together, or are out of range.
     """
     # imported late, because servers that mark only read, and do not ship these modules
@@ -332,7 +334,10 @@ def append_event(
     folder = local_folder(folder)
     load_registry(folder)  # refuse before a lock file is made in a folder that is no registry
     with locked(folder):
-        key = find_key(load_registry(folder), key_id)
+        registry = load_registry(folder)
+        key = find_key(registry, key_id)
+        if keys is not None:
+            refuse_changed_keys(registry, keys)
         shown_since(folder, key, known)
         raw, lines = _read_lines(folder, key)
         if known is not None and known.number < len(lines):
@@ -359,6 +364,22 @@ def append_event(
             raise Refused(f"key {key_id!r}: so much of it was shown that no more can be recorded; mark with a new key")
         _write_private(Path(shown_path(folder, key_id)), raw + added + b"\n")
     return event, salt
+
+
+def refuse_changed_keys(registry: Registry, keys: Sequence[MasterKey]) -> None:
+    """Refuse a claim whose p counts other keys than the registry has.
+
+    Args:
+        registry: the registry as it is now.
+        keys: of the registry when the claim was computed.
+
+    Raises:
+        Refused: keys were made or changed in the meantime.
+    """
+    if registry.keys != keys:
+        raise Refused(
+            "keys of the registry changed in the meantime, and p counts them all, so no seeds are shown; run this again"
+        )
 
 
 def _newly_shown(lines: Sequence[_Line], buckets: Sequence[int], leaves: Sequence[bytes]) -> dict[int, bytes]:

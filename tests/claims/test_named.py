@@ -19,6 +19,7 @@ from scanner.evidence.replay import Replay
 from scanner.registry import add_users, erase_users, find_key, load_registry, new_key, remove_users
 from scanner.registry.holders import messages_held
 from scanner.registry.keys_file import read_published
+from scanner.registry.shown_seeds import append_event
 from scanner.results import retention
 from schemas.words import Naming
 from tests.support.claiming import Platform
@@ -283,10 +284,12 @@ def test_a_user_whose_name_was_erased_is_found_by_the_message(platform):
     second = row["named"][1]
     assert call("users", "remove", second["user_id"], "--erase", "--yes", "--registry", platform.registry)[0] == 0
     case = FlagCase({**row, "named": [row["named"][0], second | {"user_id": None}]}, None)
-    assert case.about(str(second["message"])).row["message"] == second["message"]
-    with pytest.raises(Refused, match=f"it names '{row['user_id']}', {second['message']}"):
+    message = f"green:{second['message']}"
+    assert case.about(message).row["message"] == second["message"]
+    assert case.about(f"green:{row['message']}").row["message"] == row["message"]
+    with pytest.raises(Refused, match=f"it names '{row['user_id']}', '{message}'"):
         case.about(second["user_id"])
-    code, said = platform.claim("--yes", "--user", str(second["message"]), document="b:0")
+    code, said = platform.claim("--yes", "--user", message, document="b:0")
     assert (code, (platform.case / "name.json").exists()) == (0, False), said
     assert platform.read("claim.json")["message"] == second["message"]
 
@@ -297,6 +300,11 @@ def test_keys_that_are_made_meanwhile_are_counted(platform):
     new_key(platform.registry, "blue", **blue)
     with pytest.raises(Refused, match="keys of the registry changed in the meantime"):
         show(prepared)
+    assert platform.shown().number == 0
+    with pytest.raises(Refused, match="keys of the registry changed in the meantime"):
+        append_event(
+            platform.registry, "green", b"a text", [1], [bytes(32)], known=prepared.known, keys=prepared.keys
+        )  # as where a key is made while this waits for the registry's lock
     assert platform.shown().number == 0
     show(prepare(platform.night.config, "a:0", None))
 
