@@ -208,6 +208,8 @@ def prepare(config: Path, document: str, published: Path | None, user: str | Non
     refuse_unread(explainer.registry, last_read)
     # before the events, because another claim may be made and published in the meantime
     lines = read_published(published) if published else []
+    if published and not lines:
+        raise Refused(f"--list {published}: has no commitment yet; `brickscan keys publish` writes them")
     shown = read_shown(explainer.registry, key)
     unit, number = choose_unit(explainer, case, again.case, opened_key, record, shown)
     if unit.variant != case.row["variant"]:
@@ -249,7 +251,7 @@ def prepare(config: Path, document: str, published: Path | None, user: str | Non
     settings, leaves = read_config(config).claims, {leaf_of(one.seed) for one in seeds} - shown.leaves
     if number is None and leaves:
         refuse_above_cap(explainer.registry, key, settings.most_a_month)
-    paths = [str(published), lines[-1].head] if published and lines else []
+    paths = [str(published), lines[-1].head] if published else []
     claim = PreparedClaim(
         explainer.registry,
         key,
@@ -309,13 +311,14 @@ def _correction(explainer: Explainer, first: FlagCase, key: MasterKey) -> float:
 
 
 def _count_keys(keys: Sequence[MasterKey], record: KeyRecord, lines: Sequence[PublishedLine]) -> int:
-    """Count the keys that p of a claim is corrected for: all keys that a checker of the claim may know of."""
+    """Count the keys that p of a claim is corrected for: those of the registry, and all that a checker may know of."""
     known = {
         (other.commitment, other.tokenizer.sha256, other.record or NO_RECORD)
         for other in keys
         if other.commitment is not None
     } | {(line.commitment, line.tokenizer, line.record) for line in lines}
-    return len(known) + len({*record.earlier} - {digest for _, _, digest in known})
+    uncommitted = sum(other.commitment is None for other in keys)  # of other stacks, with secrets that can be guessed
+    return len(known) + uncommitted + len({*record.earlier} - {digest for _, _, digest in known})
 
 
 def _mark(label: str, key: MasterKey) -> check_claim.Mark:

@@ -170,7 +170,8 @@ ONE_SHAPE = (  # spellings within one alphabet that look alike, in some place or
     *(("\u05d5\u05d5", "\u05f0"), ("\u05d5\u05d9", "\u05f1"), ("\u05d9\u05d9", "\u05f2"), ("\u064a", "\u06cc")),
     *(("\u0649", "\u06cc"), ("\u0643", "\u06a9"), ("\u0647", "\u06c1"), ("\u0647", "\u06d5"), ("'", "\u05f3")),
     *(("\u0e40\u0e40", "\u0e41"), ("\u0ec0\u0ec0", "\u0ec1"), ("\u0e33", "\u0e4d\u0e32"), ("\u0eb3", "\u0ecd\u0eb2")),
-    *((":", "\u0589"), ("|", "\u0964", "\u104a"), (",", "\u066b"), ("%", "\u066a"), ('"', "\u05f4")),
+    *((":", "\u0589"), ("|", "\u0964", "\u104a"), (",", "\u066b", "\u201a"), ("%", "\u066a")),
+    *(('"', "\u05f4"), ("\u0964\u0964", "\u0965"), ("\u104a\u104a", "\u104b"), ("\u301c", "\uff5e")),
     *((chr(0x660 + digit), chr(0x6F0 + digit)) for digit in (0, 1, 2, 3, 7, 8, 9)),
 )
 WHOLE = {"\u0e33", "\u0eb3"}  # letters that normal forms take apart, and nobody writes apart

@@ -1,6 +1,7 @@
 """`brickscan claim`: from a flag to a folder that anybody checks, and what it refuses before anything is shown."""
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -28,6 +29,7 @@ from scanner.watermark.native.proof import siphash24
 from scanner.watermark.native.secret import window_key
 from tests.support.claiming import LOOKS, MESSAGE, Platform, make_registry
 from tests.support.command_line import call
+from tests.support.two_keys import TOKENIZER
 
 pytestmark = [pytest.mark.costly, pytest.mark.usefixtures("without_ray", "opened_once")]
 
@@ -475,6 +477,24 @@ def test_a_verdict_that_comes_out_differently(platform):
     assert (code, platform.case.exists()) == (2, False), said
     shutil.copy(kept, text)
     assert not (platform.registry / "shown").exists()
+
+
+def test_keys_of_other_stacks_are_counted_although_no_list_can_have_them(platform, tmp_path):
+    config = tmp_path / "vllm.json"
+    config.write_text(json.dumps({"key": 2**60 + 12345, "algorithm": "gumbel", "prf": "philox"}))
+    common = ("--registry", platform.registry, "--tokenizer", TOKENIZER)
+    code, said, err = call("keys", "add", "chat", "--from", config, *common)
+    assert code == 0, said + err
+    platform.scan(platform.text())
+    code, said = platform.claim("--yes")
+    assert (code, platform.read("claim.json")["correction"]) == (0, 2 / 0.25), said
+
+
+def test_a_list_of_no_keys_is_refused(platform, tmp_path):
+    platform.scan(platform.text())
+    (tmp_path / "empty.txt").touch()
+    code, said = platform.claim("--yes", "--list", tmp_path / "empty.txt")
+    assert (code, "has no commitment yet" in said, platform.shown().number) == (2, True, 0), said
 
 
 def test_the_list_is_asked_before_anything_is_shown(platform, tmp_path):

@@ -531,6 +531,7 @@ def strength(mark: Mark, forger: ShownForger, text: str) -> float:
         ("\u0939\u093e\u0901\u0964 \u09b9\u09cd\u09af\u09be\u0981\u0964", 0),
         ("\u0661\u0662\u0663\u0661\u06f2 \u06f4", 1),
         ("a\u060c b\u1362 \u2c6d", 1),
+        ("a, b, c\u201a d \u0964\u0964 \u0965 \u301c\uff5e", 3),
         ("12 34\x01 \ue000\U0001f600", 2),
         ("\u6211\u53bb\u2ed4\u53e3\u4e70\u31d0\u672c\u4e66\u3002", 2),
         ("\u05d0\u05d1: \u05d2\u05d3\u05c3 \u05d4\u05be\u05d5", 1),
