@@ -86,11 +86,8 @@ def _changes(prepared: "PreparedClaim") -> list[str]:
     whose = f"message {prepared.fields['message']}, " + ("no name" if name is None else f"user {printable(name)!r}")
     about = f"claims about {prepared.where}, {what}, {whose}: shows {seeds} of key {key.key_id}"
     doubt = [f"signatures of tables were not checked: {prepared.not_checked}"] if prepared.not_checked else []
-    if prepared.event is not None:
-        return [
-            *doubt,
-            f"{about}, all already shown by event {prepared.event} of an earlier claim; nothing new is shown",
-        ]
+    if prepared.event is not None and not prepared.newly:
+        return [*doubt, f"{about}, all shown by earlier claims; nothing new is shown"]
     asked_by = prepared.settings.asked_by
     return [
         *doubt,

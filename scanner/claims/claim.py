@@ -9,8 +9,9 @@ seeds are never marked or scored again. A claim is therefore made in this order:
 4. `refuse_if_changed` checks that the registry still agrees with the claim, because hours may have passed.
 5. `write` puts the folder in its place in one step.
 
-After an interruption, all steps can be repeated. A claim whose seeds an event of its text already shows keeps that
-event, and nothing more is shown.
+The event of a claim is the first one about its text, because no words of a text can be chosen by seeds that are shown
+after it. A later claim about the text names this event too, and writes one only for seeds that no claim has shown. So
+after an interruption, all steps can be repeated, and nothing more is shown.
 """
 
 import csv
@@ -24,7 +25,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -50,11 +51,11 @@ from scanner.registry.keys_file import PublishedLine, beacon_of_key, read_publis
 from scanner.registry.leases import readers_before, refuse_lost_reads, refuse_unread
 from scanner.registry.shown_seeds import (
     ShownEvent,
-    ShownSeeds,
     ShownUpTo,
     append_event,
     event_bytes,
     event_head,
+    find_events,
     read_event,
     read_shown,
     refuse_above_cap,
@@ -128,8 +129,8 @@ class PreparedClaim(NamedTuple):
     files: files of the folder that do not depend on an event, by their names.
     ids: tokens of the unit.
     seeds: shown seeds, with their paths.
-    event: number of the event of an earlier claim about the text, which showed all seeds. None: there is none.
-    newly: how many of the seeds no earlier claim showed.
+    event: number of the first event about the text. None: there is none.
+    newly: how many of the seeds no claim has shown.
     known: last event by which seeds had been shown when the claim was computed.
     keys: of the registry then.
     last_read: when the newest scan under the key began.
@@ -211,7 +212,11 @@ def prepare(config: Path, document: str, published: Path | None, user: str | Non
     if published and not lines:
         raise Refused(f"--list {published}: has no commitment yet; `brickscan keys publish` writes them")
     shown = read_shown(explainer.registry, key)
-    unit, number = choose_unit(explainer, case, again.case, opened_key, record, shown)
+    stored = explainer.stored_text(case)
+    events = [one for one in find_events(explainer.registry, key, stored) if one <= shown.number]
+    number = min(events, default=None)
+    before = shown if number is None else shown.up_to(number - 1)
+    unit = choose_unit(explainer, case, again.case, opened_key, record, before)
     if unit.variant != case.row["variant"]:
         text, tokens, _ = explainer.scored_text(case.as_written)
     share = record.looks[look_of_record(unit.look, unit.variant)]
@@ -232,7 +237,6 @@ def prepare(config: Path, document: str, published: Path | None, user: str | Non
         "end": unit.end,
         "beacon_value": key.beacon_value,
     }
-    stored = explainer.stored_text(case)
     files = {
         "text.txt": stored,
         "tokens.csv": _tokens(record.label, key, tokens.ids.tolist(), unit),
@@ -248,8 +252,9 @@ def prepare(config: Path, document: str, published: Path | None, user: str | Non
         files["name.json"] = name
     files["README"] = README.format(version=version("tokenizers")).encode()
     refuse_lost_reads(explainer.registry, key)
-    settings, leaves = read_config(config).claims, {leaf_of(one.seed) for one in seeds} - shown.leaves
-    if number is None and leaves:
+    of_claim = {leaf_of(one.seed) for one in seeds}
+    settings, leaves = read_config(config).claims, of_claim - shown.leaves
+    if leaves:
         refuse_above_cap(explainer.registry, key, settings.most_a_month)
     paths = [str(published), lines[-1].head] if published else []
     claim = PreparedClaim(
@@ -271,15 +276,21 @@ def prepare(config: Path, document: str, published: Path | None, user: str | Non
         settings,
         unchecked(explainer.results),  # the answer is complete only after all rows were read
     )
-    event, salt = _would_be(shown, stored, leaves) if number is None else read_event(explainer.registry, key, number)
-    whole = _all_files(claim, shown, event, salt)
+    salt = secrets.token_bytes(16)
+    digest = hashlib.sha256(salt + stored).hexdigest()
+    # the event that a claim would get as of now; it is not kept, and nothing reads the digest of its line
+    added = ShownEvent(shown.number + 1, shown.head, digest, digest, tuple(sorted(leaf.hex() for leaf in leaves)))
+    if number is not None:
+        salt = read_event(explainer.registry, key, number)[1]
+    all_events = (*shown.events, added) if leaves or number is None else shown.events
+    whole = _all_files(claim, all_events, number or added.number, salt, before.leaves)
     failing = check_claim.failing(whole, None, paths)
     if failing:
-        why, shown_earlier = f"this fails: {failing[0]}", len(seeds) - len(leaves)
-        if number is None and shown_earlier:
-            why += f"; earlier claims showed {shown_earlier:,} of its {len(seeds):,} seeds, which are no evidence now"
+        shown_before = len(of_claim & before.leaves)
+        why = f"claims before this text showed {shown_before:,} of its {len(seeds):,} seeds, which are no evidence; "
         raise Refused(
-            f"{case.where}: the script that checks a claim would reject it ({why}), so no seeds are shown; {OTHER_WAY}"
+            f"{case.where}: the script that checks a claim would reject it (this fails: {failing[0]}), so no seeds are "
+            f"shown; {why if shown_before else ''}{OTHER_WAY}"
         )
     scores = json.loads(whole["claim.json"])
     return claim._replace(log10_p=max(scores["log10_p_global"], scores["log10_p_user_global"]))
@@ -401,17 +412,18 @@ def _is_named(folder: str, row: Mapping[str, Any], naming: object) -> bool:
     return row["first_seen_at"] is not None and row["first_seen_at"] < removed
 
 
-def _would_be(shown: ShownSeeds, text: bytes, leaves: set[bytes]) -> tuple[ShownEvent, bytes]:
-    """Return the event that a claim would get as of now, and its salt. It is not kept."""
-    salt = secrets.token_bytes(16)
-    digest = hashlib.sha256(salt + text).hexdigest()
-    # nothing reads the digest of its line
-    return ShownEvent(shown.number + 1, shown.head, digest, digest, tuple(sorted(leaf.hex() for leaf in leaves))), salt
+def _all_files(
+    claim: PreparedClaim, events: Sequence[ShownEvent], number: int, salt: bytes, before: Collection[bytes]
+) -> dict[str, bytes]:
+    """Return the files of a claim's folder.
 
-
-def _all_files(claim: PreparedClaim, shown: ShownSeeds, event: ShownEvent, salt: bytes) -> dict[str, bytes]:
-    """Return the files of a claim's folder, given its event. The score takes seeds of earlier events into account."""
-    before = shown.up_to(event.number - 1)
+    Args:
+        claim: the claim.
+        events: of the key.
+        number: of the first one about the text.
+        salt: of that event.
+        before: leaves of the seeds that were shown before it.
+    """
     fields, label = dict(claim.fields), parse_label(claim.fields["label"])
     score = score_claim(
         claim.ids,
@@ -419,24 +431,34 @@ def _all_files(claim: PreparedClaim, shown: ShownSeeds, event: ShownEvent, salt:
         fields["label"],
         bytes.fromhex(beacon_of_key(claim.key)),
         {one.bucket: one.seed for one in claim.seeds},
-        before.leaves,
+        before,
     )
     corrected = functools.partial(corrected_p, claim=fields)
     numbers = {
         **score._asdict(),
         "log10_p_global": corrected(score.log10_p, fields["messages"]),
         "log10_p_user_global": corrected(score.log10_p_user, label.groups or fields["messages"]),
-        "event": event.number,
+        "event": number,
         "salt": salt.hex(),
     }
     del numbers["shows"]
-    lines = [event_bytes(one) for one in (*before.events, event, *shown.events[event.number :])]
+    lines = [event_bytes(one) + b"\n" for one in events]
     files = {"claim.json": json.dumps({**fields, **numbers}, indent=1).encode() + b"\n", **claim.files}
-    return {**files, "events.jsonl": b"".join(line + b"\n" for line in lines)}
+    return {**files, "events.jsonl": b"".join(lines)}
+
+
+def _last_shown(claim: PreparedClaim, files: Mapping[str, bytes]) -> ShownUpTo:
+    """Return the event by which all seeds of a claim were shown."""
+    lines = files["events.jsonl"].splitlines()
+    leaves, last = {leaf_of(one.seed).hex() for one in claim.seeds}, json.loads(files["claim.json"])["event"]
+    for number, line in enumerate(lines, 1):
+        if not leaves.isdisjoint(json.loads(line)["leaves"]):
+            last = max(last, number)
+    return ShownUpTo(last, hashlib.sha256(lines[last - 1]).hexdigest())
 
 
 def show(claim: PreparedClaim) -> dict[str, bytes]:
-    """Write the event of a claim, unless it has one, and return the files of its folder.
+    """Write an event for the seeds that no claim has shown, and return the files of the claim's folder.
 
     Raises:
         Refused: the event cannot be written. Keys changed, or another claim under the key was made, since this one was
@@ -445,15 +467,18 @@ def show(claim: PreparedClaim) -> dict[str, bytes]:
     refuse_unread(claim.folder, claim.last_read)  # check all again: a person was asked in between, which takes time
     refuse_lost_reads(claim.folder, claim.key)
     shown_since(claim.folder, claim.key, claim.known)
-    if claim.event is None:
+    known = claim.known
+    if claim.event is None or claim.newly:
         buckets, leaves = [one.bucket for one in claim.seeds], [leaf_of(one.seed) for one in claim.seeds]
         where, text = (claim.folder, claim.key.key_id), claim.files["text.txt"]
-        event, salt = append_event(*where, text, buckets, leaves, known=claim.known, keys=claim.keys)
+        added, _ = append_event(*where, text, buckets, leaves, known=claim.known, keys=claim.keys)
+        known = ShownUpTo(added.number, event_head(added))
     else:
         refuse_changed_keys(load_registry(claim.folder), claim.keys)
-        event, salt = read_event(claim.folder, claim.key, claim.event)
-    shown = shown_since(claim.folder, claim.key, ShownUpTo(event.number, event_head(event)))
-    return _all_files(claim, shown, event, salt)
+    number = claim.event or known.number
+    shown = shown_since(claim.folder, claim.key, known)
+    salt = read_event(claim.folder, claim.key, number)[1]
+    return _all_files(claim, shown.events, number, salt, shown.up_to(number - 1).leaves)
 
 
 def wait_for_readers(
@@ -471,7 +496,7 @@ def wait_for_readers(
         Refused: there is such a reader, and `wait` is false. Or leases cannot be read, or are no longer where scans
             write them.
     """
-    number, told = json.loads(files["claim.json"])["event"], set[str]()
+    number, told = _last_shown(claim, files).number, set[str]()
     while True:
         leases = readers_before(claim.folder, claim.key.key_id, number)
         refuse_unread(claim.folder, claim.last_read)  # in each round: an unmounted volume leaves an empty folder
@@ -501,19 +526,16 @@ def refuse_if_changed(claim: PreparedClaim, files: Mapping[str, bytes]) -> None:
         Refused: an older registry without the event was put back, so the claim's seeds would be scored as if they were
             secret. Or the name that the claim carries was erased.
     """
-    fields = json.loads(files["claim.json"])
     if "name.json" in files:
         name = json.loads(files["name.json"])
-        found = find_record(claim.folder, claim.key.key_id, fields["message"], ())
+        found = find_record(claim.folder, claim.key.key_id, claim.fields["message"], ())
         if found is None or (found.user_id, found.salt.hex()) != (name["user_id"], name["salt"]):
             raise Refused(
                 f"{claim.where}: the name in the claim was erased in the meantime, so the claim was not written; run "
                 "this again for a claim without a name"
             )
-    number = fields["event"]
-    head = hashlib.sha256(files["events.jsonl"].split(b"\n")[number - 1]).hexdigest()
     # last, because finding a name can take minutes
-    shown_since(claim.folder, claim.key, ShownUpTo(number, head))
+    shown_since(claim.folder, claim.key, _last_shown(claim, files))
 
 
 def write(files: Mapping[str, bytes], out: Path) -> None:

@@ -2,18 +2,15 @@
 
 1. The unit of a flag of the whole text, as written or in its normal form, is that text; of a flagged part, the smallest
    window that holds it.
-2. If p of that unit is small enough for everybody (`TRIED`), it is the strongest. Otherwise, of it and all windows
-   of the text as written, the one whose claim has the smallest p is. A claim counts at most 1,000 positions, repeats
-   within its unit only, and positions that an earlier claim showed at their mean at most. So a marked paragraph can
-   be hidden in a larger unit: of a long text, or among words that are repeated, or copied from a claimed text.
-3. An earlier claim about this text has an event. What it and events before it showed can be claimed under it: nothing
-   new is shown, and p is what it was then, with the event's own seeds counted as secret. If p of the strongest such
-   unit is small enough for everybody, the claim is about that, under the first such event.
-4. Otherwise, it is about the strongest unit of all: under one of these events, or under a new one.
+2. If p of that unit is small enough for everybody (`TRIED`), the claim is about it. Otherwise, of it and all windows of
+   the text as written, it is about the one whose claim has the smallest p. A claim counts at most 1,000 positions,
+   repeats within its unit only, and positions that were shown before the text at their mean at most. So a marked
+   paragraph can be hidden in a larger unit: of a long text, or among words that are repeated, or copied from a claimed
+   text.
 
-No later claim makes p of a unit smaller, and none is made between this choice and the claim's event. So a second claim
-about a flag has the same unit, and shows nothing new. And where a flag names two users, the second can still have a
-claim after the first.
+Nobody could choose words of a text by seeds that were shown after it. So what counts as shown before a text never
+changes once the text has an event, and no later claim changes p of a unit. A second claim about a flag has the same
+unit, and shows nothing new. Where a flag names two users, each can have the same claim, whoever has one first.
 
 p of each unit is corrected for the look's share, and of a window for all windows of the text. The shares of all looks
 add up to 1 at most, so a choice among them is allowed.
@@ -23,7 +20,6 @@ The windows of scans can differ, because scans leave out shown seeds and also ex
 """
 
 from collections.abc import Sequence
-from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -36,7 +32,7 @@ from scanner.evidence.case import FlagCase
 from scanner.evidence.check_claim import TRIED
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.offered_claim import look_of_record
-from scanner.registry.shown_seeds import ShownSeeds, find_events
+from scanner.registry.shown_seeds import ShownSeeds
 from scanner.results.queries import ask, spans
 from scanner.watermark.format import DrawsFromSeeds, ScoresParts
 from scanner.watermark.formats import format_of
@@ -66,8 +62,8 @@ class Unit(NamedTuple):
 
 
 def choose_unit(
-    explainer: Explainer, case: FlagCase, first: FlagCase, opened_key: OpenedKey, record: KeyRecord, shown: ShownSeeds
-) -> tuple[Unit, int | None]:
+    explainer: Explainer, case: FlagCase, first: FlagCase, opened_key: OpenedKey, record: KeyRecord, before: ShownSeeds
+) -> Unit:
     """Return the unit of a claim about a flag.
 
     Args:
@@ -76,11 +72,7 @@ def choose_unit(
         first: the flag, about the first user that it names.
         opened_key: key of the claim.
         record: its public record.
-        shown: seeds of the key that claims have shown.
-
-    Returns:
-        The unit.
-        The number of the event under which it is claimed. None: a new one.
+        before: seeds of the key that were shown before the first event about the text.
 
     Raises:
         Refused: the text is gone, or the flagged part is no longer on record.
@@ -102,28 +94,14 @@ def choose_unit(
         flagged = of_windows[smallest]
     has_windows = look_of_record(SPAN, None) in record.looks and len(of_windows) > 0
     of_flagged = _steps(opened_key, record, ids, row["message"])
+    # 2. of equal ones, `argmin` returns the first
+    (p,) = _log10_p(opened_key, record, of_flagged, before, [flagged])
+    if p <= TRIED or not has_windows:
+        return flagged
     as_written = of_flagged if flagged.variant is None else _steps(opened_key, record, tokens.ids, row["message"])
-
-    def find_strongest(before: ShownSeeds, by: ShownSeeds | None) -> tuple[float, Unit]:
-        """Return log10 p and the unit. Arguments are as for `_log10_p`."""
-        # 2. of equal ones, `min` and `argmin` return the first
-        p = float(_log10_p(opened_key, record, of_flagged, before, by, [flagged])[0])
-        if p <= TRIED or not has_windows:
-            return p, flagged
-        every_p = _log10_p(opened_key, record, as_written, before, by, of_windows)
-        best = int(np.argmin(every_p))
-        return min((p, flagged), (float(every_p[best]), of_windows[best]), key=itemgetter(0))
-
-    # 3.
-    choices: list[tuple[float, Unit, int | None]] = []
-    for number in find_events(explainer.registry, opened_key.key, explainer.stored_text(case)):
-        if number <= shown.number:
-            choices.append((*find_strongest(shown.up_to(number - 1), shown.up_to(number)), number))
-            if choices[-1][0] <= TRIED:
-                return choices[-1][1:]
-    # 4.
-    choices.append((*find_strongest(shown, None), None))
-    return min(choices, key=itemgetter(0))[1:]
+    every_p = _log10_p(opened_key, record, as_written, before, of_windows)
+    best = int(np.argmin(every_p))
+    return of_windows[best] if every_p[best] < p else flagged
 
 
 def _flagged_part(explainer: Explainer, case: FlagCase, text: str, opened_key: OpenedKey) -> tuple[int, int]:
@@ -184,7 +162,6 @@ def _log10_p(
     record: KeyRecord,
     steps: _Steps,
     before: ShownSeeds,
-    by: ShownSeeds | None,
     units: Sequence[Unit],
 ) -> NDArray[np.float64]:
     """Compute log10 p of claims about U units, the larger one of both rules: float64[U].
@@ -196,30 +173,22 @@ def _log10_p(
         record: its public record.
         steps: of the text.
         before: seeds whose positions add their mean at most.
-        by: seeds that may count. ∞ is returned for a unit that counts another one. None: all may.
         units: of the text.
     """
     law, messages = opened_key.watermark.law, opened_key.key.messages
     assert law is not None  # noqa: S101 - other formats were refused before
     all_terms = np.where(_are_shown(opened_key, before, steps), np.minimum(steps.terms, law.mean), steps.terms)
-    may_count = np.ones(len(all_terms), np.bool_) if by is None else _are_shown(opened_key, by, steps)
-    scored, score, counts = (
-        np.zeros((2, len(units)), np.int64),
-        np.zeros((2, len(units))),
-        np.zeros(len(units), np.bool_),
-    )
+    scored, score = np.zeros((2, len(units)), np.int64), np.zeros((2, len(units)))
     for at, unit in enumerate(units):
         counted = unit.begin + choose_steps(steps.ranks[unit.begin : unit.end - steps.h])
         terms, is_user = all_terms[counted], steps.is_user[counted]
         scored[:, at] = len(counted), np.count_nonzero(is_user)
         score[:, at] = terms.sum(), terms[is_user].sum()
-        counts[at] = may_count[counted].all()
     # shares of green tokens are n/2^b, so sums of them are exact, and rounded down as those of a claim
     log10_p = log10_p_of(law, np.floor(score) if law.discrete else score, scored)
     shares = np.array([record.looks[look_of_record(unit.look, unit.variant)] for unit in units])
     tests = np.array([unit.parts for unit in units]) / shares
-    larger = np.maximum(
+    return np.maximum(
         corrected(log10_p[0], messages, tests),
         corrected(log10_p[1], steps.groups or messages, tests),
     )
-    return np.where(counts, larger, np.inf)

@@ -1012,7 +1012,8 @@ def check_events(
 ) -> "frozenset[bytes]":
     """Check the events of the key (SPEC_3 §5). Return the leaves that were shown before the claim's own event.
 
-    Later events belong to other claims. They connect the claim's event to a head that is published.
+    The own event is the first one about the text. Later events belong to other claims, or to later ones about the text,
+    by which its words could not be chosen. They connect the claim's event to a head that is published.
 
     Raises:
         ValueError: events.jsonl, or the claim's event or salt, is not valid.
@@ -1027,8 +1028,8 @@ def check_events(
     findings.holds("events", digest == events[own - 1].text, "the claim's own event is about its text")
     earlier = leaves_in(events[: own - 1])
     new = {leaf_of(one.seed) for one in shown.values()} - earlier
-    what = f"the event names the {len(new)} seeds that no earlier one shows"
-    findings.holds("events", new <= leaves_in([events[own - 1]]), what)
+    what = f"this event and later ones name the {len(new)} seeds that no earlier one shows"
+    findings.holds("events", new <= leaves_in(events[own - 1 :]), what)
     stated = events_of(published, claim)
     if check_heads(events, stated, findings):
         if any(own <= number <= len(events) for number, _ in stated):
