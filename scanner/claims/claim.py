@@ -107,7 +107,7 @@ tokens.csv      each token of the text in order, and whether it is scored; if no
 tokenizer.json  the tokenizer
 record.json     the key's public record, byte for byte as published
 seeds.json      the seeds that the claim shows, by bucket, each with its path to the root in the record
-events.jsonl    which seeds claims have shown, this one and earlier ones
+events.jsonl    which seeds claims have shown, this one and others
 name.json       only if the flag names a user: the record that they were given the message, and when, with
                 its path to a root in the published list, which reveals no other user
 

@@ -232,7 +232,9 @@ def test_an_erasure_names_claims_before_it_begins_since_a_second_run_no_longer_k
     assert (code, "remains: the claim about " in said + err) == (0, False), said + err
 
 
-@pytest.mark.parametrize(("of_alice", "of_bob", "spans"), [(260, 160, False), (1200, 90, True), (0, 90, True)])
+@pytest.mark.parametrize(
+    ("of_alice", "of_bob", "spans"), [(260, 160, False), (1300, 110, False), (1200, 90, True), (0, 90, True)]
+)
 @pytest.mark.parametrize("first", ["alice", "bob-4f9c"])
 def test_each_user_whom_a_flag_names_can_have_a_claim(platform, plain, of_alice, of_bob, spans, first):
     """As of a reply that quotes: in any order, of a whole text and of parts of one."""
@@ -254,12 +256,15 @@ def test_each_user_whom_a_flag_names_can_have_a_claim(platform, plain, of_alice,
     code, said = platform.claim("--user", "carol-8d1e", document="b:0")
     assert (code, "does not name user 'carol-8d1e'" in said, "it names 'alice', 'bob-4f9c'" in said) == (2, True, True)
     order = sorted(messages, key=lambda user: user != first)
+    config = platform.night.config
+    claim_alone = {user: prepare(config, "b:0", None, user).log10_p for user in order}
     for user in (*order, *order):
         out = user if not (platform.folder / user).exists() else f"{user} again"
         code, said = platform.claim("--yes", "--user", user, document="b:0", out=out)
         assert code == 0, said
         claim = platform.read("claim.json", out)
         assert (claim["message"], platform.read("name.json", out)["user_id"]) == (messages[user], user)
+        assert max(claim["log10_p_global"], claim["log10_p_user_global"]) == claim_alone[user] < -4
         assert "FAILS" not in platform.checked(out=out)[1]
     for user in order:
         assert platform.read("claim.json", user) == platform.read("claim.json", f"{user} again")
