@@ -1009,8 +1009,10 @@ def check_events(
     shown: "dict[int, ShownSeed]",
     published: "list[list[str]]",
     findings: Findings,
-) -> "frozenset[bytes]":
+) -> "tuple[frozenset[bytes], int]":
     """Check the events of the key (SPEC_3 §5). Return the leaves that were shown before the claim's own event.
+
+    Return also the number of the event by which all seeds of the claim were shown.
 
     The own event is the first one about the text. Later events belong to other claims, or to later ones about the text,
     by which its words could not be chosen. They connect the claim's event to a head that is published.
@@ -1040,7 +1042,8 @@ def check_events(
             why = f"the list has event {later}; a newer folder of the same claim has it, ask for one"
             why = why if later else f"the list has none from event {own} on"
             findings.left("events", f"{what} after event {len(events)}, and {why}")
-    return earlier
+    last = max([own, *(at for at, event in enumerate(events, 1) if not new.isdisjoint(leaves_in([event])))])
+    return earlier, last
 
 
 def check_heads(events: "list[Event]", stated: "list[tuple[int, str]]", findings: Findings) -> bool:
@@ -1411,11 +1414,15 @@ def check_list(
     paths: "list[str]",
     published: "tuple[list[list[str]], int | None]",
     claim: "dict[str, Any]",
+    last: int,
     record: "Record | None",
     log10_p: float,
     findings: Findings,
 ) -> None:
-    """Check that key, record, messages and tokenizer are in the published list, at or before the kept head."""
+    """Check that key, record, messages and tokenizer are in the published list, at or before the kept head.
+
+    last: as for `check_later_lines`.
+    """
     lines, at = published
     if not paths:
         findings.left(
@@ -1435,7 +1442,7 @@ def check_list(
     if ours:
         most = max(int(line[4]) for line in ours)
         findings.holds("tests", claim["messages"] >= most, f"messages = {claim['messages']}: the list has {most}")
-        check_later_lines(lines, claim, record, log10_p, findings)
+        check_later_lines(lines, claim, last, record, log10_p, findings)
         is_announced = claim["tokenizer_sha256"] in {line[5] for line in ours}
         findings.holds("tokens", is_announced, "the tokenizer is the one on the list")
         sha256 = NO_RECORD if record is None else record.sha256
@@ -1445,15 +1452,22 @@ def check_list(
 
 
 def check_later_lines(
-    lines: "list[list[str]]", claim: "dict[str, Any]", record: "Record | None", log10_p: float, findings: Findings
+    lines: "list[list[str]]",
+    claim: "dict[str, Any]",
+    last: int,
+    record: "Record | None",
+    log10_p: float,
+    findings: Findings,
 ) -> None:
     """Check that p is corrected for messages and keys that were added after HEAD, but before a claim that shows seeds.
 
-    The list can tell this: a line of the key that states fewer events than the claim's own is older than the claim, and
-    so are all lines before it. The claim may have been computed before such a line and shown after it, so this is not
-    reported as a failure.
+    The list can tell this: a line of the key that states fewer events than those by which the claim's seeds were shown
+    is older than the claim, and so are all lines before it. The claim may have been computed before such a line and
+    shown after it, so this is not reported as a failure.
+
+    last: number of the last event that shows a seed of the claim. 0: it shows none.
     """
-    ours = [line for line in lines if line[3] == claim["commitment"] and events_in(line) < claim.get("event", 0)]
+    ours = [line for line in lines if line[3] == claim["commitment"] and events_in(line) < last]
     if ours:
         messages = max(claim["messages"], *(int(line[4]) for line in ours))
         keys, share = keys_in(lines[: int(ours[-1][0])], claim, record), share_of(claim, record)[1]
@@ -1462,7 +1476,7 @@ def check_later_lines(
             p = any_of(any_of(any_of(log10_p, messages), claim["parts"]), correction)
             findings.left(
                 "tests",
-                f"that p is corrected for all: after HEAD, but before event {claim['event']}, the list has {messages} "
+                f"that p is corrected for all: after HEAD, but before event {last}, the list has {messages} "
                 f"messages and {keys} keys; if all were searched, log10 p is {p:.6g}",
             )
 
@@ -1758,7 +1772,7 @@ def check(
     can_be_given = claim["message"] % RESERVED_EVERY != RESERVED_EVERY - 1
     findings.holds("reserved", can_be_given, f"message {claim['message']} is not reserved: a user can have it")
     text, rows = check_text(files, claim, findings), read_tokens(files)
-    part, events = None, list[Event]()
+    part, events, last = None, list[Event](), 0
     if secret is not None:
         findings.equal("key", "the key is the one that was committed to", mark.commitment, claim["commitment"])
         if "events.jsonl" in files:
@@ -1773,7 +1787,7 @@ def check(
         ngrams = check_unit(rows, claim, mark, findings)
         if record is None or not check_seeds(shown, mark, ngrams, record, findings):
             return None
-        mark.known = check_events(files, claim, shown, published[0], findings)
+        mark.known, last = check_events(files, claim, shown, published[0], findings)
         check_user(mark, ngrams, claim, findings)
     score = mark.score(ngrams, claim["message"])
     log10_p = mark.log10_p(score, len(ngrams))
@@ -1794,7 +1808,7 @@ def check(
         check_choice(record, weaker, findings)
     if part is not None and claim["look"] is not None:
         check_part(claim, part, len(ngrams), log10_p, findings)
-    check_list(paths, published, claim, record, log10_p, findings)
+    check_list(paths, published, claim, last, record, log10_p, findings)
     if secret is not None and mark.shows_seeds:
         check_unshown(events, published[0], claim, findings)
     check_name(files, claim, published, findings)

@@ -528,8 +528,7 @@ def faults(lines: Sequence[PublishedLine], earlier: Sequence[PublishedLine], fol
         folder: the registry's folder, or a URI. None: no registry is compared.
 
     Raises:
-        Refused: the shown seeds of a key cannot be read or lack an event of the list, or the users do not match the
-            list.
+        Refused: the registry is none.
         ScanFailed: the users cannot be read.
     """
     changed = [
@@ -542,13 +541,38 @@ def faults(lines: Sequence[PublishedLine], earlier: Sequence[PublishedLine], fol
     lacking = list[str]()
     if folder is not None:
         keys = load_registry(folder).keys
-        if any(line.dealt != _NONE for line in lines):
-            _dealt(folder, keys, lines)
-        for key in keys:
-            refuse_lost_heads(folder, key, lines)
+        lost = _lost(folder, keys, lines)
+        if lost:
+            return changed + lost
         lacking = [key.key_id for key in keys if _committed_fields(folder, key) not in {None, *published}]
     return changed + [
         f"key {key_id} of the registry, with its messages, tokenizer, record and shown seeds, is not in the list: "
         "`brickscan keys publish`"
         for key_id in lacking
     ]
+
+
+def _lost(folder: Path | str, keys: Sequence[MasterKey], lines: Sequence[PublishedLine]) -> list[str]:
+    """Return a sentence on each key whose shown seeds or users are not those of the list, or cannot be read."""
+    lost = list[str]()
+    for key in keys:  # all of them, because what is to be done with a key depends on what it lost
+        with _added_to(lost):
+            refuse_lost_heads(folder, key, lines)
+    if not any(line.dealt != _NONE for line in lines):
+        return lost
+    try:
+        _dealt(folder, keys, lines)
+    except Refused:  # by one key, which reading all users once more for each key tells from the others
+        for key in keys:
+            with _added_to(lost):
+                _dealt(folder, [key], lines)
+    return lost
+
+
+@contextmanager
+def _added_to(faults: list[str]) -> Iterator[None]:
+    """Add a refusal to a list of faults, and go on."""
+    try:
+        yield
+    except Refused as refused:
+        faults.append(str(refused))

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from scanner.evidence import check_claim
 from scanner.evidence.check_claim import Mark, chosen_of, leaf_of, places_in
-from tests.support.forged_claims import LIBRARY, SALT, check, encode
+from tests.support.forged_claims import LIBRARY, SALT, check, encode, event_after
 from tests.support.shown_claims import SEEDS, ShownForger, Unit
 
 ANSWERS = Path(check_claim.__file__).parents[1] / "watermark" / "native"
@@ -639,9 +639,13 @@ def test_the_event_of_a_claim_names_what_it_shows_and_its_text(forger, monkeypat
     lines = forger.held("events.jsonl").splitlines()
     for change in (lambda leaves: leaves[1:], lambda leaves: sorted([*leaves[1:], OTHER])):
         forger.write("events.jsonl", f"{lines[0]}\n{with_leaves(lines[1], change)}\n")
-        assert_fails(forger.checked(), "the event names the .* seeds that no earlier one shows")
+        assert_fails(forger.checked(), "name the .* seeds that no earlier one shows")
     forger.write("events.jsonl", f"{lines[0]}\n{with_leaves(lines[1], lambda leaves: sorted([*leaves, OTHER]))}\n")
     assert "FAILS" not in forger.checked()[1]  # of a claim about another part of the text
+    fewer, missing = with_leaves(lines[1], lambda leaves: leaves[1:]), json.loads(lines[1])["leaves"][:1]
+    later = event_after([lines[0], fewer], {*missing}, forger.text)
+    forger.write("events.jsonl", f"{lines[0]}\n{fewer}\n{later}\n")
+    assert "FAILS" not in forger.checked()[1]  # of a later claim about the text
     again = [json.loads(lines[0])["leaves"][0], *json.loads(lines[1])["leaves"]]
     forger.write("events.jsonl", f"{lines[0]}\n{with_leaves(lines[1], lambda leaves: sorted(again))}\n")
     assert_fails(forger.checked(), "does not follow from the lines before")  # a leaf is shown first once
@@ -778,6 +782,28 @@ def test_messages_and_keys_that_were_added_after_the_head(tmp_path, words):
         found = re.findall(r"before event 1, the list .*; if all were searched, log10 p is (-[\d.]+)", said)
         expected = [float(own) + math.log10(times)] if times else []
         assert [float(p) for p in found] == pytest.approx(expected, abs=1e-3), said
+
+
+def test_keys_that_were_added_between_two_claims_about_the_text(tmp_path, words):
+    """The second one shows the last seeds: what was on the list before its event could be searched."""
+    forger = make(tmp_path, words, groups=None)
+    forger.claim()
+    (line,) = forger.held("events.jsonl").splitlines()
+    first, missing = with_leaves(line, lambda leaves: leaves[1:]), json.loads(line)["leaves"][:1]
+    second = event_after([first], {*missing}, forger.text)
+    forger.write("events.jsonl", f"{first}\n{second}\n")
+    heads = [hashlib.sha256(one.encode()).hexdigest() for one in (first, second)]
+    record, key = forger.record_sha256(), forger.commitment
+    shown = [
+        (record, "-"),
+        (record, f"1:{heads[0]}"),
+        (record, "-"),
+        (record, f"1:{heads[0]}"),
+        (record, f"2:{heads[1]}"),
+    ]
+    path, _ = forger.publish(*shown, lines=[(key, 2000), (key, 2000), (OTHER, 1), (key, 2000), (key, 2000)])
+    code, said = forger.checked(path, path.read_text().split("\n")[0].rsplit(" ", 1)[1])
+    assert (code, "after HEAD, but before event 2, the list has 2000 messages and 2 keys" in said) == (3, True), said
 
 
 def test_a_look_that_the_record_does_not_have(window_forger, words):
