@@ -22,7 +22,7 @@ Files of FOLDER:
 - tokenizer.json: the tokenizer.
 - record.json: the public record of a key of version 3.
 - seeds.json: the seeds that the claim shows.
-- events.jsonl: the seeds that claims about other texts showed before. Beside SECRET_FILE: before the text was scanned.
+- events.jsonl: which seeds claims have shown. Beside SECRET_FILE: before the text was scanned.
 - name.json: the user who has the message, and since when.
 - README: not read.
 
