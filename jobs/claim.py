@@ -85,15 +85,15 @@ def _changes(prepared: "PreparedClaim") -> list[str]:
     name = prepared.user_id
     whose = f"message {prepared.fields['message']}, " + ("no name" if name is None else f"user {printable(name)!r}")
     about = f"claims about {prepared.where}, {what}, {whose}: shows {seeds} of key {key.key_id}"
-    doubt = [f"signatures of tables were not checked: {prepared.not_checked}"] if prepared.not_checked else []
+    before = [f"signatures of tables were not checked: {prepared.not_checked}"] if prepared.not_checked else []
     asked_by = prepared.settings.asked_by
     if asked_by is not None:
-        doubt.append(f"who may ask for it, according to your scan.toml: {printable(asked_by)}")
+        before.append(f"who may ask for it, according to your scan.toml: {printable(asked_by)}")
     if prepared.event is not None and not prepared.newly:
         nothing_new = f"{about}, all shown by earlier claims; nothing new is shown"
-        return [*doubt, nothing_new, *_doubt(prepared), "anyone who has the claim sees every message in the text"]
+        return [*before, nothing_new, *_doubt(prepared), "anyone who has the claim sees every message in the text"]
     return [
-        *doubt,
+        *before,
         f"{about}, {prepared.newly:,} of them for the first time",
         *_doubt(prepared),
         "permanent: anyone who has the claim can mark these windows of words for any user, and sees every message "
