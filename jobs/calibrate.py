@@ -380,7 +380,8 @@ def verify(file: Path, earlier: Path | None, registry: Path | str | None) -> int
     """Check a public list of commitments: that nobody changed it, and how many keys it has.
 
     To judge a flag under one of these keys, multiply its p-value by their number, unless the scan corrected for as
-    many. Exit code 3: lines of the earlier copy are gone, or keys of the registry are missing.
+    many. Exit code 3: lines of the earlier copy are gone, keys of the registry are missing, or the registry lost claims
+    or users that the list has.
 
     \b
     Example:

@@ -51,6 +51,7 @@ from scanner.registry.keys_file import PublishedLine, beacon_of_key, read_publis
 from scanner.registry.leases import readers_before, refuse_lost_reads, refuse_unread
 from scanner.registry.shown_seeds import (
     ShownEvent,
+    ShownSeeds,
     ShownUpTo,
     append_event,
     event_bytes,
@@ -252,9 +253,8 @@ def prepare(config: Path, document: str, published: Path | None, user: str | Non
         files["name.json"] = name
     files["README"] = README.format(version=version("tokenizers")).encode()
     refuse_lost_reads(explainer.registry, key)
-    of_claim = {leaf_of(one.seed) for one in seeds}
-    settings, leaves = read_config(config).claims, of_claim - shown.leaves
-    if leaves:
+    settings, newly = read_config(config).claims, len({leaf_of(one.seed) for one in seeds} - shown.leaves)
+    if newly:
         refuse_above_cap(explainer.registry, key, settings.most_a_month)
     paths = [str(published), lines[-1].head] if published else []
     claim = PreparedClaim(
@@ -267,7 +267,7 @@ def prepare(config: Path, document: str, published: Path | None, user: str | Non
         ids,
         seeds,
         number,
-        len(leaves),
+        newly,
         shown.last,
         keys,
         last_read,
@@ -276,24 +276,42 @@ def prepare(config: Path, document: str, published: Path | None, user: str | Non
         settings,
         unchecked(explainer.results),  # the answer is complete only after all rows were read
     )
+    return claim._replace(log10_p=_check_as_of_now(claim, shown, before))
+
+
+def _check_as_of_now(claim: PreparedClaim, shown: ShownSeeds, before: ShownSeeds) -> float:
+    """Check a claim with the event that it would get as of now. Return the larger log10 p of both rules, corrected.
+
+    Args:
+        claim: the claim.
+        shown: what claims have shown until now.
+        before: what they had shown before the first event about the text.
+
+    Raises:
+        Refused: the claim fails.
+    """
     salt = secrets.token_bytes(16)
-    digest = hashlib.sha256(salt + stored).hexdigest()
-    # the event that a claim would get as of now; it is not kept, and nothing reads the digest of its line
-    added = ShownEvent(shown.number + 1, shown.head, digest, digest, tuple(sorted(leaf.hex() for leaf in leaves)))
-    if number is not None:
-        salt = read_event(explainer.registry, key, number)[1]
-    all_events = (*shown.events, added) if leaves or number is None else shown.events
-    whole = _all_files(claim, all_events, number or added.number, salt, before.leaves)
-    failing = check_claim.failing(whole, None, paths)
+    digest = hashlib.sha256(salt + claim.files["text.txt"]).hexdigest()
+    of_claim = {leaf_of(one.seed) for one in claim.seeds}
+    leaves = tuple(sorted(leaf.hex() for leaf in of_claim - shown.leaves))
+    # the event is not kept, and nothing reads the digest of its line
+    added = ShownEvent(shown.number + 1, shown.head, digest, digest, leaves)
+    if claim.event is not None:
+        salt = read_event(claim.folder, claim.key, claim.event)[1]
+    events = (*shown.events, added) if leaves or claim.event is None else shown.events
+    files = _all_files(claim, events, claim.event or added.number, salt, before.leaves)
+    failing = check_claim.failing(files, None, claim.list_paths)
     if failing:
         shown_before = len(of_claim & before.leaves)
-        why = f"claims before this text showed {shown_before:,} of its {len(seeds):,} seeds, which are no evidence; "
-        raise Refused(
-            f"{case.where}: the script that checks a claim would reject it (this fails: {failing[0]}), so no seeds are "
-            f"shown; {why if shown_before else ''}{OTHER_WAY}"
+        why = (
+            f"claims before this text showed {shown_before:,} of its {len(claim.seeds):,} seeds, which are no evidence"
         )
-    scores = json.loads(whole["claim.json"])
-    return claim._replace(log10_p=max(scores["log10_p_global"], scores["log10_p_user_global"]))
+        raise Refused(
+            f"{claim.where}: the script that checks a claim would reject it (this fails: {failing[0]}), so no seeds "
+            f"are shown; {f'{why}; ' if shown_before else ''}{OTHER_WAY}"
+        )
+    scores = json.loads(files["claim.json"])
+    return float(max(scores["log10_p_global"], scores["log10_p_user_global"]))
 
 
 def _last_read(explainer: Explainer, key: MasterKey) -> datetime:
