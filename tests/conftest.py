@@ -17,6 +17,10 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Ray would start a cluster by itself for a task of a test that connects to none, and all later tests of the process
+# would join that cluster; now such a task fails
+os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 

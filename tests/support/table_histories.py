@@ -11,13 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from scanner import results
 from scanner.cluster.commits import Committer
 from scanner.cluster.pieces import FinishedShard, Piece
-from scanner.cluster.rewritten import leave_out_rewritten, read_documents
+from scanner.cluster.rewritten import leave_out_rewritten
 from scanner.cluster.work import find_work, inspect_input
 from scanner.cluster.worker import Worker
 from scanner.input.files import list_files
 from scanner.results.transactions import open_tables, read_whole
 from scanner.signing import sign_with
 from tests.support.night import Night
+from tests.support.without_ray import read_here
 
 
 def scan_here(night: Night, run: int, shards: int | None = None) -> None:
@@ -28,7 +29,6 @@ def scan_here(night: Night, run: int, shards: int | None = None) -> None:
     work = find_work(plan, inspect_input(plan, list_files(plan.locations)))
     live = frozenset(shard.file.path for shard in work.shards)
     committer, worker = Committer(plan, f"run {run}"), Worker(plan, f"run {run}")
-    read_here = lambda plan, shards: [read_documents(plan, shard) for shard in shards]  # noqa: E731
     for shard in leave_out_rewritten(plan, work.left, live, read_here)[:shards]:
         *_, report = worker.scan(Piece(shard, shard.rows.start, shard.rows.stop))
         committer.add(FinishedShard(shard, [report], []))

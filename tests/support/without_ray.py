@@ -6,23 +6,27 @@ takes seconds of CPU, nearly all of them for imports. A piece that fails raises 
 """
 
 import contextlib
+import functools
 import math
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
 
 from scanner.cluster import calibrate, machines, scan, scan_check, second_pass
 from scanner.cluster.pieces import FinishedPack, FinishedShard, Pack, PackReport, Piece, Report
 from scanner.cluster.pool import Call
+from scanner.cluster.rewritten import leave_out_rewritten, read_documents
 from scanner.cluster.todo import PiecePace
 from scanner.cluster.worker import Worker
 from scanner.errors import Refused
 from scanner.input.shards import Shard
 from scanner.research import runs
+from scanner.scan_plan import Plan
 
 
 def through_a_pipe(value: Any) -> Any:
@@ -109,6 +113,7 @@ def put_in_the_place_of_ray(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "spread", _spread)
     for module in (scan, runs):
         patch.setattr(module, "on_actors", _on_actors)
+    patch.setattr(scan, "leave_out_rewritten", functools.partial(leave_out_rewritten, read_all=read_here))
     asked = SimpleNamespace(
         remote=lambda **_options: _Actor, put=lambda value: value, get_gpu_ids=list, is_initialized=lambda: False
     )
@@ -117,6 +122,11 @@ def put_in_the_place_of_ray(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "ray", asked)
         patch.setattr(module, "worker_memory", lambda _config: None)  # a limit would bind the tests' process
     patch.setattr(pa, "set_cpu_count", lambda _count: None)  # meant for a worker's process
+
+
+def read_here(plan: Plan, shards: Sequence[Shard]) -> list[pl.DataFrame]:
+    """In place of `read_on_ray`: one shard after the other."""
+    return [read_documents(plan, shard) for shard in shards]
 
 
 def _spread(calls: Iterable[Call], _workers: int, _meanwhile: Any = None) -> Iterator[tuple[Any, Any]]:

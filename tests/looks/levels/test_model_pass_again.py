@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from jobs.summary import summary
 from scanner import generation, results
-from scanner.cluster import scan, second_pass
+from scanner.cluster import second_pass
 from scanner.cluster.pieces import FinishedPack, FinishedShard, LostDocument, Pack, Piece
-from scanner.cluster.rewritten import leave_out_rewritten, read_documents
 from scanner.errors import Refused
 from scanner.input.shards import Shard
 from scanner.looks.levels.follow_up import ModelPass
@@ -88,9 +86,7 @@ def test_a_scan_without_a_model_takes_back_what_weights_flagged(twice: Night, ch
     assert flags(twice) == [("a:2", None)]
 
 
-def test_a_text_that_a_table_moved_is_read_once(twice: Night, chain_model: Path, texts, monkeypatch) -> None:  # noqa: F811
-    read_here = lambda plan, shards: [read_documents(plan, shard) for shard in shards]  # noqa: E731
-    monkeypatch.setattr(scan, "leave_out_rewritten", partial(leave_out_rewritten, read_all=read_here))
+def test_a_text_that_a_table_moved_is_read_once(twice: Night, chain_model: Path, texts) -> None:  # noqa: F811
     table = twice.folder / "lake"
     for number, text in enumerate(texts):
         write_deltalake(table, pa.table({"doc_id": [f"doc {number}"], "text": [text]}), mode="append")
