@@ -31,7 +31,7 @@ from scanner.registry import (
     read_secret,
     set_audit_secret,
 )
-from scanner.registry.keys_file import PublishedLine, count_published, faults, publish, read_published
+from scanner.registry.keys_file import PublishedLine, faults, keys_lacking, publish, read_published
 from schemas.words import AuditVerdict
 
 if TYPE_CHECKING:
@@ -380,8 +380,8 @@ def verify(file: Path, earlier: Path | None, registry: Path | str | None) -> int
     """Check a public list of commitments: that nobody changed it, and how many keys it has.
 
     To judge a flag under one of these keys, multiply its p-value by their number, unless the scan corrected for as
-    many. Exit code 3: lines of the earlier copy are gone, keys of the registry are missing, or the registry lost claims
-    or users that the list has.
+    many. Exit code 3: lines of the earlier copy are gone, keys of the registry are missing, or a key of the registry
+    lost claims or users that the list has. Keys that the registry lacks are named: another registry's, or lost ones.
 
     \b
     Example:
@@ -390,8 +390,10 @@ def verify(file: Path, earlier: Path | None, registry: Path | str | None) -> int
     """
     lines = read_published(file)
     problems = faults(lines, read_published(earlier) if earlier else [], registry)
-    ours = "" if registry is None else f"; {count_published(lines, registry)} of them are of this registry"
-    tell(_in_words(lines) + ours)
+    lacking = [] if registry is None else keys_lacking(lines, registry)
+    tell(_in_words(lines))
+    if lacking:
+        tell(f"the registry lacks these keys of the list, which are another registry's, or lost: {', '.join(lacking)}")
     complain(*problems)
     return 3 if problems else 0
 

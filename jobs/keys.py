@@ -175,6 +175,12 @@ def new(
     """
     form = method if version == "1" else f"{method}-v{version}"
     refuse_wrong_clock(registry)
+    if secret is None and os.path.lexists(Path(registry, "secrets", f"{key_id}.key")):
+        # of a key that was lost: seeds that its claims showed would be scored as if they were secret
+        raise Refused(
+            f"secret file:secrets/{key_id}.key: exists already, perhaps of a key that the registry lost; choose "
+            "another id, or move the file away. If nothing was ever marked or claimed with it, name it with --secret"
+        )
     groups, messages = _messages(version, users, messages, window)
     if version == "1" and (seeds, beacon_source, beacon_round, looks) != (None, None, None, None):
         raise Refused("--seeds, --beacon-source, --beacon-round and --looks are of --version 3; leave them out")

@@ -304,7 +304,8 @@ def _check_as_of_now(claim: PreparedClaim, shown: ShownSeeds, before: ShownSeeds
     if failing:
         shown_before = len(of_claim & before.leaves)
         why = (
-            f"claims before this text showed {shown_before:,} of its {len(claim.seeds):,} seeds, which are no evidence"
+            f"claims under this key before the first one about this text showed {shown_before:,} of its "
+            f"{len(claim.seeds):,} seeds, which are no evidence"
         )
         raise Refused(
             f"{claim.where}: the script that checks a claim would reject it (this fails: {failing[0]}), so no seeds "

@@ -512,9 +512,10 @@ def _write_list(path: Path, lines: Sequence[PublishedLine]) -> None:
         raise Refused(f"{path}: cannot be written ({error.strerror}); name another file") from None
 
 
-def count_published(lines: Sequence[PublishedLine], folder: Path | str) -> int:
-    """Count the published commitments that are of keys of a registry. Others are of other registries, or are lost."""
-    return len({line.commitment for line in lines} & {key.commitment for key in load_registry(folder).keys})
+def keys_lacking(lines: Sequence[PublishedLine], folder: Path | str) -> list[str]:
+    """Return the ids of the keys of a list that a registry lacks. They are of other registries, or are lost."""
+    ours = {key.commitment for key in load_registry(folder).keys}
+    return [*dict.fromkeys(line.key_id for line in lines if line.commitment not in ours)]
 
 
 def faults(lines: Sequence[PublishedLine], earlier: Sequence[PublishedLine], folder: Path | str | None) -> list[str]:

@@ -330,3 +330,36 @@ def test_a_registry_that_lost_a_key_makes_no_claim(platform, plain):
     code, said = platform.claim("--yes")
     assert (code, "tested key 'blue', which this registry lacks" in said) == (2, True), said
     assert platform.shown().number == 0
+
+
+def test_the_way_on_where_there_is_no_newer_registry(platform, plain):
+    """Commands of the page: nothing scores what a claim showed under a key that lost the claim, or another key."""
+    shutil.copytree(platform.registry, platform.folder / "backup")
+    text = (platform.folder / "in" / "a.parquet").read_bytes()
+    assert platform.claim("--yes")[0] == 0
+    platform.publish()
+    shutil.rmtree(platform.registry)
+    (platform.folder / "backup").rename(platform.registry)
+    registry = ("--registry", platform.registry)
+    code, _, err = call("keys", "verify", platform.listed, *registry)
+    assert (code, "lacks event 1 of key 'green'" in err) == (3, True), err
+    assert call("keys", "retire", "green", "--yes", *registry)[0] == 0
+    (platform.registry / "secrets" / "green.key").rename(platform.folder / "green.key")
+    tokenizer = ("--tokenizer", TOKENIZER, "--window", 3, "--seeds", 10, "--users", 100)
+    code, said, err = call("keys", "new", "blue", *registry, *tokenizer)
+    assert code == 0, err
+    code, said, err = call("users", "add", "alice", "dora", "--key", "blue", *registry)
+    assert code == 0, said + err
+    platform.night.configure(more='keys = ["blue"]')
+    platform.night.config.write_text(platform.night.config.read_text().replace('"results"', '"results-2"'))
+    platform.night.results = str(platform.folder / "results-2")
+    platform.listed.unlink()
+    platform.publish()
+    (platform.folder / "in" / "a.parquet").write_bytes(text)
+    platform.night.scan()
+    assert [row["user_id"] for row in platform.night.verdicts().to_dicts()] == [None]
+    (platform.folder / "other.txt").write_text(plain(200, 5))
+    for key in ((), ("--key", "blue")):
+        code, said, err = call("check", *registry, *key, "--text", platform.folder / "other.txt")
+        assert (code == 2, "green" in err) == (not key, not key), (code, said, err)
+    assert platform.claim("--yes")[0] == 2

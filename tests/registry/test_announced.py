@@ -134,7 +134,20 @@ def test_a_list_as_it_was_written_is_counted(listed):
         code, out, err = call("keys", "verify", listed / "list.txt", *more)
         assert (code, err) == (0, "")
         assert out.startswith("3 commitments published, head ")
-        assert ("; 3 of them are of this registry" in out) == ("--registry" in more)
+        assert "lacks" not in out
+
+
+def test_keys_that_the_registry_lacks_are_named(listed):
+    """As where a backup is older than a key: nothing else tells, once its results are gone too."""
+    registry, path = listed / "registry", listed / "list.txt"
+    keys = registry / "keys.toml"
+    keys.write_text(keys.read_text().rsplit("[[keys]]", 1)[0])
+    code, out, err = call("keys", "verify", path, "--registry", registry)
+    assert (code, err) == (0, "")
+    assert re.search("^the registry lacks these keys of the list, .*: autumn$", out, re.MULTILINE), out
+    tokenizer = ("--tokenizer", listed / "tokenizer.json")
+    code, _, err = call("keys", "new", "autumn", "--registry", registry, "--seeds", 8, "--messages", 20, *tokenizer)
+    assert (code, "secret file:secrets/autumn.key: exists already" in err) == (2, True), err
 
 
 def test_messages_that_were_changed_are_published_again(listed):

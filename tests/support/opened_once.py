@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+from types import SimpleNamespace
 
 import pytest
 
@@ -34,8 +35,10 @@ def keep_no_tokenizer(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_inspector(patch: pytest.MonkeyPatch) -> None:
-    """Have scans read footers with one process."""
+    """Have scans, and readers of the texts of flags, read footers with one process."""
     from scanner.cluster import work  # late: it imports Ray, which few tests need
-    from tests.support.inspection import INSPECTOR
+    from scanner.evidence import stored_texts
+    from tests.support.inspection import INSPECTOR, inspect
 
     patch.setattr(work, "Inspector", lambda: contextlib.nullcontext(INSPECTOR))
+    patch.setattr(stored_texts, "Inspector", lambda: SimpleNamespace(inspect=inspect, close=lambda: None))
