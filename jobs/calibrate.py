@@ -31,7 +31,7 @@ from scanner.registry import (
     read_secret,
     set_audit_secret,
 )
-from scanner.registry.keys_file import PublishedLine, faults, keys_lacking, publish, read_published
+from scanner.registry.keys_file import PublishedLine, faults, find_missing_keys, publish, read_published
 from schemas.words import AuditVerdict
 
 if TYPE_CHECKING:
@@ -390,10 +390,10 @@ def verify(file: Path, earlier: Path | None, registry: Path | str | None) -> int
     """
     lines = read_published(file)
     problems = faults(lines, read_published(earlier) if earlier else [], registry)
-    lacking = [] if registry is None else keys_lacking(lines, registry)
+    missing = [] if registry is None else find_missing_keys(lines, registry)
     tell(_in_words(lines))
-    if lacking:
-        tell(f"the registry lacks these keys of the list, which are another registry's, or lost: {', '.join(lacking)}")
+    if missing:
+        tell(f"the registry lacks these keys of the list, which are another registry's, or lost: {', '.join(missing)}")
     complain(*problems)
     return 3 if problems else 0
 

@@ -512,7 +512,7 @@ def _write_list(path: Path, lines: Sequence[PublishedLine]) -> None:
         raise Refused(f"{path}: cannot be written ({error.strerror}); name another file") from None
 
 
-def keys_lacking(lines: Sequence[PublishedLine], folder: Path | str) -> list[str]:
+def find_missing_keys(lines: Sequence[PublishedLine], folder: Path | str) -> list[str]:
     """Return the ids of the keys of a list that a registry lacks. They are of other registries, or are lost."""
     ours = {key.commitment for key in load_registry(folder).keys}
     return [*dict.fromkeys(line.key_id for line in lines if line.commitment not in ours)]

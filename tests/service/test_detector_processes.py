@@ -239,7 +239,7 @@ def test_sigterm_ends_a_detector_within_five_seconds_whatever_it_works_on(tmp_pa
     until(lambda: "event=serving" in (tmp_path / "out").read_text())
     port = int(re.search(r"127\.0\.0\.1:(\d+)/ ", (tmp_path / "out").read_text())[1])
     with ExitStack() as stack:
-        body = json.dumps({"text": plain(100_000, 1)}).encode()  # a machine with little memory looks at no longer ones
+        body = json.dumps({"text": plain(100_000, 1)}).encode()  # a detector with little memory refuses longer texts
         for _ in range(12):  # so many that some wait whenever this asks
             slow = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
             slow.sendall(b"POST /detect HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
