@@ -34,6 +34,7 @@ from scanner.errors import Refused
 from scanner.printable import counted, printable
 from scanner.registry import TRIAL_BEGAN, find_key, load_registry, new_key, open_key, retire_key, suggested_parameters
 from scanner.registry.key_records import ONE_LOOK, RecordTerms, read_record, record_path, set_beacon
+from scanner.registry.keys import is_on_record
 from scanner.registry.keys_file import beacon_of_key, local_folder
 from scanner.registry.secrets import secret_path
 from scanner.registry.shown_seeds import read_shown
@@ -175,7 +176,8 @@ def new(
     """
     form = method if version == "1" else f"{method}-v{version}"
     refuse_wrong_clock(registry)
-    if secret is None and os.path.lexists(Path(registry, "secrets", f"{key_id}.key")):
+    exists = secret is None and os.path.lexists(Path(registry, "secrets", f"{key_id}.key"))
+    if exists and not is_on_record(Path(registry), key_id):
         # of a key that was lost: seeds that its claims showed would be scored as if they were secret
         raise Refused(
             f"secret file:secrets/{key_id}.key: exists already, perhaps of a key that the registry lost; choose "

@@ -221,7 +221,7 @@ def new_key(
             write_registry(folder, registry.model_copy(update={"audit_secret": audit_secret, "keys": keys}))
             key = keys[-1]
         except BaseException:
-            if not _is_on_record(folder, key_id):  # an interrupt may come just after keys.toml was written
+            if not is_on_record(folder, key_id):  # an interrupt may come just after keys.toml was written
                 if is_new_file and path is not None:
                     path.unlink()
                 if isinstance(made_for, DrawsFromSeeds) and not had_record:
@@ -230,7 +230,7 @@ def new_key(
     return key
 
 
-def _is_on_record(folder: Path, key_id: str) -> bool:
+def is_on_record(folder: Path, key_id: str) -> bool:
     """Return whether keys.toml has a key. True if it cannot be read, so that no file of the key is deleted."""
     if not (folder / KEYS_FILE).exists():
         return False
