@@ -284,9 +284,10 @@ def audit_secret(registry: Path, secret: str | None, yes: bool) -> None:
     `keys new` makes one with a registry's first key. Anyone who knows it could write text that hits the decoys, or sign
     tables that they changed.
 
-    With a new secret, all signed results are checked and signed again, so let no scan run meanwhile. If a table was
-    changed, nothing happens. Results that are not there are refused too; --yes gives up those that were deleted for
-    good. Repeat the call if it was interrupted. Keep the first secret: filters and windows of accounts still use it.
+    With a new secret, all signed results are checked and signed again, so let no scan run meanwhile. If the log of a
+    table was changed, nothing happens. A data file that was changed stays refused under the new secret. Results that
+    are not there are refused too; --yes gives up those that were deleted for good. Repeat the call if it was
+    interrupted. Keep the first secret: filters and windows of accounts still use it.
 
     \b
     Example:
