@@ -14,6 +14,7 @@ its mean at most (SPEC_3 §5).
 
 import contextlib
 import csv
+import functools
 import json
 import math
 import os
@@ -223,11 +224,17 @@ class _Holders:
     def __init__(self, folder: str, results: str, key_ids: Sequence[str]) -> None:
         self._folder, self._results, self._key_ids = folder, results, key_ids
 
+    @functools.cached_property
+    def _verified(self) -> VerifiedHolders | None:
+        with contextlib.suppress(Refused):
+            return VerifiedHolders(self._folder, self._key_ids, users_on_record(self._folder, self._results))
+        return None
+
     def naming(self, key_id: str, message: int, at: datetime) -> NamedUser:
         """See NamesUsers."""
         with contextlib.suppress(Refused):
-            record = users_on_record(self._folder, self._results)
-            return VerifiedHolders(self._folder, self._key_ids, record).naming(key_id, message, at)
+            if self._verified is not None:
+                return self._verified.naming(key_id, message, at)
         return NamedUser(Naming.UNALLOCATED, None, None)
 
 

@@ -233,9 +233,15 @@ def test_an_erasure_names_claims_before_it_begins_since_a_second_run_no_longer_k
 
 
 @pytest.mark.parametrize(
-    ("of_alice", "of_bob", "spans"), [(260, 160, False), (1100, 260, False), (1200, 90, True), (0, 90, True)]
+    ("of_alice", "of_bob", "spans", "first"),
+    [
+        (260, 160, False, "bob-4f9c"),
+        (1100, 260, False, "alice"),
+        (1200, 90, True, "bob-4f9c"),
+        (0, 90, True, "alice"),
+        (0, 90, True, "bob-4f9c"),
+    ],
 )
-@pytest.mark.parametrize("first", ["alice", "bob-4f9c"])
 def test_each_user_whom_a_flag_names_can_have_a_claim(platform, plain, of_alice, of_bob, spans, first):
     """As of a reply that quotes: in any order, of a whole text and of parts of one."""
     messages = messages_held(platform.registry, "green", ["alice", "bob-4f9c"])
