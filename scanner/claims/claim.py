@@ -44,6 +44,7 @@ from scanner.evidence.offered_claim import OTHER_WAY, look_of_record, refusal
 from scanner.evidence.replay import Replay, replay
 from scanner.looks.marked_accounts import marked_accounts
 from scanner.registry import check_secret, load_registry
+from scanner.registry.clock import refuse_clock_far_from
 from scanner.registry.dealt import Dealt, dealt_now, find_record, microseconds_of
 from scanner.registry.holders import given_rows
 from scanner.registry.key_records import read_record, read_tree
@@ -206,6 +207,7 @@ def prepare(config: Path, document: str, published: Path | None, user: str | Non
     # without this check, the next event could get the number of one that was lost
     refuse_lost_events(explainer.results, explainer.registry, [key])
     users_on_record(explainer.registry, explainer.results)  # it refuses a registry without a key that p must count
+    refuse_clock_far_from(_newest_scan(explainer.results), explainer.results)  # the event's date counts for its month
     last_read = _last_read(explainer, key)
     refuse_unread(explainer.registry, last_read)
     # before the events, because another claim may be made and published in the meantime
@@ -313,6 +315,12 @@ def _check_as_of_now(claim: PreparedClaim, shown: ShownSeeds, before: ShownSeeds
         )
     scores = json.loads(files["claim.json"])
     return float(max(scores["log10_p_global"], scores["log10_p_user_global"]))
+
+
+def _newest_scan(results: str) -> datetime:
+    """Return when the newest scan that has ended began. There is one: the flag's."""
+    began: datetime = ask(results, lambda: scans(results).select("started_at").max().collect()).item()
+    return began
 
 
 def _last_read(explainer: Explainer, key: MasterKey) -> datetime:

@@ -212,7 +212,8 @@ CONDITIONS = {
 """Conditions under which brickscan names a user by a text, as far as they are checked here. NEVER has the others."""
 NEVER = {
     "holder": "who wrote the text, and who posted it; text can be quoted. Which user the message belongs to, except "
-    "for what is said above about the record of a name; and that no other name has a record of the same message",
+    "for what is said above about the record of a name; that the message was not taken back from that user before the "
+    "text; and that no other name has a record of the same message",
     "other keys": "that no message of another key, or in the text's normal form, is found as well; under keys of "
     "version 1, if several are found, no user is named",
     "length": "that the text is as long as scans ask for; p holds for texts of any length",

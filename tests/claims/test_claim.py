@@ -7,6 +7,7 @@ import re
 import shutil
 import struct
 import time
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from scanner.cluster.scan import run_scan
 from scanner.errors import Refused
 from scanner.evidence.case import FlagCase
 from scanner.evidence.check_claim import Mark, windows_of
-from scanner.registry import find_key, load_registry
+from scanner.registry import clock, find_key, load_registry
 from scanner.registry.leases import CLOCK_MAY_DIFFER, HeldLease, leased, refuse_unread
 from scanner.registry.shown_seeds import append_event, event_head, shown_path
 from scanner.registry.signed_tables import SIGNED_TABLES_FOLDER
@@ -749,6 +750,23 @@ def test_a_month_has_as_many_claims_as_scan_toml_allows(platform):
     assert (code, "1 claim showed seeds of it in" in said, "allows 1 a month" in said) == (2, True, True), said
     assert platform.claim("--yes", out="again")[0] == 0
     assert platform.shown().number == 1
+
+
+@pytest.mark.parametrize("days", [-400, 400])
+def test_a_clock_far_from_the_newest_scan_dates_no_event(platform, monkeypatch, days):
+    """A date ahead would stay, since no later event is older: one month would have the claims of all later ones."""
+    platform.scan(platform.text())
+
+    class Wrong(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) + timedelta(days=days)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(clock, "datetime", Wrong)
+        code, said = platform.claim("--yes")
+    assert (code, "this machine's clock" in said, platform.shown().number) == (2, True, 0), said
+    assert platform.claim("--yes")[0] == 0
 
 
 def test_a_reader_that_knows_an_event_which_the_registry_lacks_stops_a_claim(platform):
