@@ -488,7 +488,10 @@ def _erase(
     if unknown and not in_results:
         if results is None:
             raise Refused(f"user {unknown[0]!r} holds no message in this registry; see `brickscan users list`")
-        raise Refused(f"user {unknown[0]!r} is neither in the registry nor in the results; nothing was changed")
+        raise Refused(
+            f"user {unknown[0]!r} is neither in the registry nor in the results; if an earlier erasure was killed, the "
+            "files that it left are deleted now, except for those of the last hour: repeat this in an hour"
+        )
     # 2. withdraw the messages, then erase names in results, and last in the registry, which must know them until then
     recorded = [name for name in names if name not in unknown]
     _withdraw(registry, recorded)
